@@ -165,7 +165,7 @@ def test_an_engine_may_err_as_far_as_errors_of_tf32_count_as_no_worse(tmp_path):
     seen = ShapeHistogram(calls=[Calls(1, {"x": [1, 8]})])
     found = plan_engine(seen, tmp_path, precision=measured(tmp_path))
     assert found.most_error == pytest.approx(4e-3)
-    assert "0.4% of its root mean square: 4 times what TF32 did to the command" in found.script
+    assert "0.4% of its root mean square: 4 times the error of TF32 in the command" in found.script
     assert "--snr-threshold 48" in found.script
 
 
@@ -174,7 +174,7 @@ def test_without_a_reference_or_with_errors_beyond_all_use_the_usual_one_is_allo
     seen = ShapeHistogram(calls=[Calls(1, {"x": [1, 8]})])
     found = plan_engine(seen, tmp_path, precision=measured(tmp_path, **fields))
     assert found.most_error == 0.02
-    assert "does not say what TF32 does" in found.script
+    assert "has no error of TF32 in outputs" in found.script
 
 
 def test_a_program_that_calls_no_module_and_one_that_fails_say_so(run):

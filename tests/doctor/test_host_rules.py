@@ -275,7 +275,7 @@ def test_a_model_on_the_cpu_that_was_told_to_use_one_thread():
     finding = of_one_thread(on_cpu(live={"live.num_threads": 1}, shares={"host": 0.2}, facts=facts))
     assert finding is not None
     assert (finding.share, settings(finding)) == (pytest.approx(0.8 * 6.9 / 7.9), ["host.num_threads=8"])
-    assert "told to use one thread" in finding.claim
+    assert "set to use one thread" in finding.claim
     assert of_one_thread(on_cpu(live={"live.num_threads": 2}, facts=facts)) is None
     # Others use the cores; or the model is not on the CPU.
     assert of_one_thread(on_cpu(live={"live.num_threads": 1}, facts={"window.tree_cpu_s_per_s": 8.0})) is None

@@ -23,7 +23,7 @@ def test_a_wait_in_each_step_names_what_waits():
     other = loss("sync-per-step", 0.05, where=Place("train.py(40): log", "aten::nonzero", "cudaStreamSynchronize"))
     finding = found(synchronises(loss("sync-per-step", 0.2, where=ITEM), other))["sync-per-step"]
     assert (finding.share, finding.severity, finding.where) == (0.25, "high", ITEM)
-    assert "every so many steps" in finding.remedy
+    assert "only once in many steps" in finding.remedy
     assert any("aten::nonzero in train.py(40): log" in line for line in finding.evidence)
 
 

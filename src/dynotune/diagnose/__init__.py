@@ -1,13 +1,12 @@
-"""Why a command is slow: one live run, timed and recorded, becomes an observation and then a diagnosis.
+"""Diagnose why a command is slow: one live run, timed and recorded, becomes an observation and then a diagnosis.
 
-`LiveDiagnosis` runs the command: `observe` times a plain window, `profiled` records steps, `attribute` brings the
-trace to the plain step, `upper_bounds` runs loader and computation alone, `forecast` says what another loader would
-reach. `observed` does so for `dynotune diagnose`.
-`live_memory` accounts for device memory, and says what fits.
-`live_shapes` counts the shapes that a model gets, and `plan_engine` plans a TensorRT engine for them.
-`conclude` asks the rules of `doctor` and names the bottleneck.
+`LiveDiagnosis` runs the command: `observe` times a plain window, `profiled` records steps, `attribute` rescales the
+trace to the length of a plain step, `upper_bounds` times the loader and the computation alone, and `forecast` predicts
+the step time with another loader. `observed` does all this for `dynotune diagnose`. `live_memory` accounts for device
+memory and predicts what fits. `live_shapes` counts the input shapes of a model, and `plan_engine` plans a TensorRT
+engine for them. `conclude` asks the rules of `doctor` and names the bottleneck.
 
-`doctor` decides what a finding is, `measure.live` how a live run works, `trace` what a trace says.
+Elsewhere: `doctor` decides what a finding is, `measure.live` controls a live run, `trace` summarises a trace.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""Bring the recorded window's facts to the plain window's step: arithmetic, defined in docs/reference/diagnosis.md.
+"""Rescale a recorded step to the length of a plain (unrecorded) step. docs/reference/diagnosis.md defines this.
 
-A recorder makes the host slower and leaves the device as fast as it is. So the plain window says how long a step is and
-how long it waits for batches, and the trace says what the device did meanwhile. The host gets what is left.
+A recorder slows the host, but not the device. So the plain window gives the length of a step and its wait for batches,
+and the trace gives the time that the device spends on each kind of work. The rest of a step is the host's.
 """
 
 import tomllib
@@ -19,16 +19,16 @@ from dynotune.text import words
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """A step of a program with a device, in seconds that sum to it.
+    """Time of one step of a program with a device, split into parts. All are in seconds and sum to the step's length.
 
     Args:
-        compute, copy, communication: the device's own time; of the latter two what is exposed.
-        queued: the device was idle and work for it was queued all the while.
-        loader, sync, host: it waited for the loader, after a synchronisation, for the host otherwise.
-        late: work that was queued into an idle device had not started yet.
-        other: it is not known what it waited for.
-        garbage: garbage was collected in steps that were not recorded.
-        unseen: what else the plain step is longer by than all that was recorded.
+        compute, copy, communication: device time; copies and communication only where no other work runs beside them.
+        queued: the device was idle although work for it was queued.
+        loader, sync, host: the device was idle because of the data loader, a synchronisation, or the host's other work.
+        late: work had been launched on the idle device but had not started yet.
+        other: the device was idle for an unknown reason.
+        garbage: Python collected garbage in steps that were not recorded.
+        unseen: the rest of the plain step, which no recorded part explains.
     """
 
     compute: float = 0.0
@@ -49,7 +49,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parts_of(device: DeviceTime, num_steps: float) -> Parts:
-    """A recorded step of this device. Copies that run under a collective count as communication."""
+    """Return the parts of a recorded step on this device. Copies that run under a collective count as communication."""
     overlap, idle = device.overlap, device.idle
     communication_s = overlap.communication_s + overlap.copy_and_communication_s
     late_s = min(device.late_s, idle.kernel_s)
@@ -67,7 +67,7 @@ def parts_of(device: DeviceTime, num_steps: float) -> Parts:
 
 
 def without_first_gap(seen: Parts, device: DeviceTime, num_steps: float) -> Parts:
-    """The recorded step as it would be had it not begun with a device that the recorder had waited for."""
+    """Return the recorded step without the idle time at its start, when the device waited for the recorder."""
     first, usual = device.first_gap, device.usual_gap
     if first is None or usual is None:
         return seen
@@ -83,17 +83,17 @@ def without_first_gap(seen: Parts, device: DeviceTime, num_steps: float) -> Part
 def plain_parts(
     seen: Parts, step_s: float, wait_s: float, *, most_wait_s: float = 0.0, garbage_s: float = 0.0
 ) -> Parts:
-    """The recorded step `seen`, brought to a plain step of `step_s`.
+    """Rescale the recorded step `seen` to a plain step of `step_s` seconds.
 
-    Every part keeps its seconds, in this order, as far as the step has room for them: the device's own time, what was
-    queued, the loader, synchronisations, what is not known, the host with work that started late. A plain step that is
-    longer than all of it is so by steps that are slow now and then, none of which was recorded: that time goes to the
-    loader and to collections of garbage as far as these are known to take it, and else nobody knows where.
+    Every part keeps its seconds as far as the plain step has room for them, in this order: the device's own time,
+    queued work, the loader, synchronisations, unknown waits, and the host with work that started late. If the plain
+    step is longer than all parts together, some steps outside the recording were slow. Their extra time goes to the
+    loader and to garbage collection, up to what was measured for these, and the rest to `unseen`.
 
     Args:
-        wait_s: of a plain step, waiting for the loader while the device was idle.
-        most_wait_s: of a plain step, waiting for the loader whatever the device did.
-        garbage_s: of a plain step, collecting garbage.
+        wait_s: seconds of a plain step in which the host waited for the loader and the device was idle.
+        most_wait_s: seconds of a plain step in which the host waited for the loader, with an idle or busy device.
+        garbage_s: seconds of a plain step that garbage collection takes.
     """
     fits = min(1.0, step_s / seen.busy) if seen.busy else 1.0
     left_s = max(0.0, step_s - seen.busy * fits)
@@ -121,23 +121,23 @@ def plain_parts(
 
 
 NOTED_SHORTER = 0.05
-"""A plain step that differs from all that was recorded by more than this is worth a note."""
+"""Relative difference between a plain step and the recorded parts from which on the diagnosis has a note on it."""
 NOTED_SLOWER = 0.2
-"""A recorded step that is longer by more than this, too; what the host does is then known less well."""
+"""Relative slowdown of recorded steps from which on there is a note; the host's work is then less certain."""
 
 IMBALANCE = "rank-imbalance"
 
 PART_OF: dict[str, str] = tomllib.loads(files(__package__).joinpath("attribute.toml").read_text("utf-8"))["part_of"]
-"""The part of a step that each cause of a trace lies in; those that are not named lie in what the device computes."""
+"""The part of a step to which each cause of a trace belongs; causes without an entry belong to the device's work."""
 
 AS_RECORDED = (IMBALANCE, "optimizer-forloop")
-"""Without a device: ranks keep in step and are slowed down alike, whichever of them the parts are of; and so are an
-optimizer's short operators and the Python between them."""
+"""Causes that keep their recorded share of a step if there is no device: a recorder slows all ranks alike, and likewise
+an optimizer's short operators and the Python between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """One recorded step, seconds. `device`, `host`: the rows that it is of; None where there is none."""
+    """One recorded step, in seconds. `device` and `host` are its rows in the trace; None if there is no such row."""
 
     step_s: float
     num_steps: float
@@ -157,16 +157,16 @@ def attribute(
     garbage_s: float = 0.0,
     without: Mapping[str, float] | None = None,
 ) -> Attribution | Unknown:
-    """Where a step of the plain window goes, and what each cause of the trace can cost of it.
+    """Split a step of the plain window into parts, and return the most that each cause in the trace can cost of it.
 
     Args:
-        uses_device: whether the program is known to use one; then a trace without device work tells nothing.
-        slowed: what the recorder made of a step, where the trace was brought to the plain step before.
-        garbage_s: of a plain step, what collecting garbage took.
-        without: causes to what a step of the trace would save without them.
+        uses_device: whether the program is known to use a device; if so, a trace without device work is useless.
+        slowed: recorded over plain step time, if the trace was already rescaled to the plain step.
+        garbage_s: seconds of a plain step that garbage collection takes.
+        without: for each cause, the seconds that a step of the trace would save without that cause.
 
     Returns:
-        Unknown where the trace has no work or no steps, or misses the device.
+        Unknown if the trace has no work, has no steps, or lacks the device's work.
     """
     recorded = _recorded(trace)
     if isinstance(recorded, Unknown):
@@ -179,7 +179,7 @@ def attribute(
     elif uses_device:
         return Unknown("the profiler recorded no device work, though the program uses a device")
     elif recorded.host is None:
-        return Unknown("the trace does not say what the host did")
+        return Unknown("the trace does not show what the host did")
     else:
         seen, plain = _on_host(timing, recorded, recorded.host, garbage_s)
     to_host, between = _exposed_shares([row for row in trace.copies if recorded.is_of(row.rank)])
@@ -188,13 +188,13 @@ def attribute(
         "input": plain.loader,
         "transfer": plain.copy * to_host + plain.sync * behind_copy,
         "host": plain.host + plain.late + plain.garbage + plain.sync * (1 - behind_copy),
-        # The two may sum to a rounding error more than 1.
+        # The two shares may sum to a little more than 1 because of rounding.
         "device": plain.compute + plain.copy * max(0.0, 1 - to_host - between),
         "communication": plain.communication + plain.copy * between,
         "other": plain.queued + plain.other + plain.unseen,
     }
     fits = min(1.0, recorded.step_s / timing.step_s)
-    total = sum(parts.values())  # the step but for rounding
+    total = sum(parts.values())  # the step, up to rounding
     losses = [_loss(cause, seen, plain, trace, recorded, timing.step_s) for cause in trace.causes]
     return Attribution(
         shares=Shares(**{name: part / total for name, part in parts.items()}),
@@ -208,10 +208,10 @@ def attribute(
 
 def _recorded(trace: TraceSummary) -> _Recorded | Unknown:
     if not trace.window_s:
-        return Unknown("the trace holds no work")
+        return Unknown("the trace contains no work")
     if not trace.num_steps:
         return Unknown("the steps in the trace are not known")
-    # As the trace's own shares: where the window is longest, the busiest.
+    # As for the trace's own shares: take the device with the longest window, then the busiest.
     device = max(trace.devices, key=lambda row: (row.window_s, row.busy_s), default=None)
     hosts = [row for row in trace.hosts if device is None or row.rank == device.rank]
     host = max(hosts, key=lambda row: row.window_s, default=None)
@@ -220,7 +220,7 @@ def _recorded(trace: TraceSummary) -> _Recorded | Unknown:
 
 
 def _on_device(timing: Timing, recorded: _Recorded, device: DeviceTime, garbage_s: float) -> tuple[Parts, Parts]:
-    """The recorded step, and the plain one."""
+    """Return the parts of the recorded step and of the plain step."""
     seen = parts_of(device, recorded.num_steps)
     usual = without_first_gap(seen, device, recorded.num_steps)
     wait_s = _idle_in_loader(timing, usual.loader, recorded)
@@ -228,10 +228,10 @@ def _on_device(timing: Timing, recorded: _Recorded, device: DeviceTime, garbage_
 
 
 def _idle_in_loader(timing: Timing, recorded_idle_s: float, recorded: _Recorded) -> float:
-    """Of a plain step, the time that it waited for the loader while the device was idle.
+    """Return the seconds of a plain step in which the host waited for the loader and the device was idle.
 
-    The device works off what is queued while the host waits, and that takes as long as in the trace. Where the loader
-    is drawn from on another thread, or was not timed, only the trace tells.
+    While the host waits, the device works off its queue, which takes as long as in the trace. If another thread draws
+    from the loader, or the loader was not timed, the wait is taken from the trace alone.
     """
     host = recorded.host
     if timing.wait_s is None or (host is not None and host.loader_in_background):
@@ -241,7 +241,7 @@ def _idle_in_loader(timing: Timing, recorded_idle_s: float, recorded: _Recorded)
 
 
 def _on_host(timing: Timing, recorded: _Recorded, host: HostTime, garbage_s: float) -> tuple[Parts, Parts]:
-    """A program on the CPU: operators and collectives keep their seconds, Python gets the rest, as far as recorded."""
+    """Return CPU parts: operators and collectives keep their seconds, Python gets the rest, up to its recorded time."""
     step_s, num = timing.step_s, recorded.num_steps
     waited = timing.wait_s is not None and not host.loader_in_background
     loader_s = min(step_s, timing.wait_s if waited and timing.wait_s is not None else host.loader_s / num)
@@ -268,7 +268,7 @@ def _on_host(timing: Timing, recorded: _Recorded, host: HostTime, garbage_s: flo
 
 
 def _exposed_shares(copies: list[Copies]) -> tuple[float, float]:
-    """Of the exposed copies, the part between host and device, and the part between devices."""
+    """Return two shares of the exposed copy time: copies between host and device, and copies between devices."""
     total_s = sum(row.exposed_s for row in copies)
     if not total_s:
         return 1.0, 0.0
@@ -278,7 +278,7 @@ def _exposed_shares(copies: list[Copies]) -> tuple[float, float]:
 
 
 def _behind_copies(trace: TraceSummary, seen: Parts, recorded: _Recorded) -> float:
-    """Of the idle time after synchronisations, the part after those that waited for a copy to the device."""
+    """Return the share of the idle time after synchronisations that follows waits for copies to the device."""
     if not seen.sync:
         return 0.0
     lost_s = sum(cause.share for cause in trace.causes if cause.id == "h2d-blocking") * recorded.step_s
@@ -286,15 +286,15 @@ def _behind_copies(trace: TraceSummary, seen: Parts, recorded: _Recorded) -> flo
 
 
 def _loss(cause: Cause, seen: Parts, plain: Parts, trace: TraceSummary, recorded: _Recorded, step_s: float) -> LostTime:
-    """The cause at its share of a plain step, which is at most all of it.
+    """Return the cause's share of a plain step, at most 1.
 
-    It is scaled as the part of the step that it lies in, and at most that part.
+    The share scales with the part of the step that the cause belongs to, and does not exceed that part.
     """
     if recorded.device is None and cause.id in AS_RECORDED:
         share = cause.share
     elif cause.id == IMBALANCE:
-        # What ranks wait for the slowest. The shares are of that one, which waits least: so of the exposed
-        # communication of the others, which take the same step.
+        # Ranks wait for the slowest one. Its shares are used, and it waits least, so the wait is a share of the exposed
+        # communication of the other ranks, whose steps are as long.
         exposed_s = max((row.exposed_s for row in trace.communication), default=0.0)
         share = min(cause.lost_s, exposed_s) / recorded.num_steps / max(step_s, recorded.step_s)
     else:
@@ -313,7 +313,7 @@ def _loss(cause: Cause, seen: Parts, plain: Parts, trace: TraceSummary, recorded
 
 
 def _part(parts: Parts, name: str) -> float:
-    """Seconds of a part; launches that wait in vain are late or queued."""
+    """Return the seconds of a part; launches that delay the device count in the parts `late` or `queued`."""
     seconds: float = parts.queued + parts.late if name == "queued" else getattr(parts, name)
     return seconds
 
@@ -325,7 +325,7 @@ def _notes(timing: Timing, seen: Parts, plain: Parts, slowed: float, *, has_devi
         f"A plain step takes {step}, less than the {busy} that the device worked for a recorded one: the recorded "
         "steps are not like the others, or clocks changed. Shares are in proportion."
     )
-    slower = f"A recorded step took {slowed:.2f} times as long as a plain one: what the host spent is reckoned back."
+    slower = f"A recorded step took {slowed:.2f} times as long as a plain one: the host's time is scaled back."
     longer = (
         f"{unseen} of a plain step are not in the recorded ones: other steps had more to do, or are slow "
         f"now and then ({spread}). What they waited for is not known."
@@ -333,7 +333,7 @@ def _notes(timing: Timing, seen: Parts, plain: Parts, slowed: float, *, has_devi
     found = [slower] * (slowed > 1 + NOTED_SLOWER)
     if has_device and seen.busy > timing.step_s * (1 + NOTED_SHORTER):
         found = [shorter]
-    # Without a device, a recorder that slowed everything explains what is not in the steps.
+    # Without a device, a recorder that slowed everything explains the time that recorded steps do not have.
     if plain.unseen > NOTED_SHORTER * timing.step_s and (has_device or not found):
         found.append(longer)
     return found

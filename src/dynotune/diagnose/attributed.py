@@ -1,4 +1,4 @@
-"""Where a step goes: the plain window's timing and the recorded steps, put together."""
+"""Combine the plain window's timing and the recorded steps into shares of a step."""
 
 from collections.abc import Sequence
 
@@ -16,10 +16,10 @@ from dynotune.trace.what_if import predictions, retimed, savings
 def attributed(
     processes: Sequence[ProcessState], trace: TraceSummary | Unknown, timelines: Sequence[Timeline] = ()
 ) -> Attribution | Unknown:
-    """Where a step goes, of the first rank.
+    """Return the parts of a step of the first rank.
 
     Args:
-        timelines: what the trace was summarised from, to be brought to the plain step as a whole.
+        timelines: the timelines that `trace` summarises; each is rescaled to the plain step as a whole.
     """
     if not processes:
         return Unknown("no process of the command made steps")
@@ -33,7 +33,7 @@ def attributed(
         slowed = trace.window_s / trace.num_steps / timing.step_s
         brought = [retimed(timeline, timing.step_s, timing.wait_s) for timeline in timelines]
         alone, of_job = summarise([timeline for timeline, _ in brought]), trace
-        # Each rank was brought to the plain step by itself: only together do they tell who waits for whom.
+        # Each rank was rescaled by itself; only the comparison of all ranks shows which rank waits for which.
         both = [row for one in (of_job, alone) for row in one.causes if (row.id == IMBALANCE) is (one is of_job)]
         trace = msgspec.structs.replace(alone, causes=both)
         without = savings(timelines[0], timing.wait_s, brought[0][1])
@@ -50,7 +50,7 @@ def attributed(
 
 
 def _garbage_s(process: ProcessState) -> float:
-    """Of a plain step, what collecting garbage took; 0 where nobody counted it."""
+    """Return the seconds of a plain step that garbage collection takes; 0 if collections were not counted."""
     found, timing = process.collections, process.timing
     if isinstance(found, Unknown) or isinstance(timing, Unknown):
         return 0.0
@@ -58,7 +58,7 @@ def _garbage_s(process: ProcessState) -> float:
 
 
 def uses_device(processes: Sequence[ProcessState]) -> bool:
-    """Whether a model of theirs lies on a CUDA device, or its allocator was used."""
+    """Tell whether any process has a model on a CUDA device or used CUDA's allocator."""
     on_device = any(
         name.startswith("cuda") for process in processes for model in process.models for name in model.devices
     )

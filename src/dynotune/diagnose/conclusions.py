@@ -1,4 +1,4 @@
-"""From an observation to the diagnosis: bottleneck, verdict, findings. Defined in docs/reference/diagnosis.md."""
+"""Turn an observation into a diagnosis: bottleneck, verdict, findings. Defined in docs/reference/diagnosis.md."""
 
 import re
 import tomllib
@@ -18,13 +18,13 @@ from dynotune.schema.trace_summary import Place
 from dynotune.text import words
 
 DISTURBED = 0.25
-"""Part of the cores: with as much taken by others, a step takes longer, and elsewhere."""
+"""Share of the cores: if other programs use as much, steps take longer and spend their time differently."""
 LEAST_AVOIDABLE = 0.10
-"""Of a step: a smaller part is no bottleneck. `compare` proves a gain of that size in four pairs or six."""
+"""Share of a step: a smaller part is no bottleneck. `compare` proves a gain of this size in four to six pairs."""
 DEVICE_BUSY = 0.70
-"""Below it a device waits for more than it could make up for by being faster."""
+"""Busy share of a step: below this, a device waits for longer than a faster device could make up for."""
 OPERATORS_DOMINATE = 0.50
-"""Of a step without a device: operators take most of it."""
+"""Share of a step without a device: above this, operators take most of the step."""
 
 _TABLE = tomllib.loads(files(__package__).joinpath("conclusions.toml").read_text("utf-8"))
 ALLOCATOR, GENERAL = frozenset[str](_TABLE["allocator"]), frozenset[str](_TABLE["general"])
@@ -44,7 +44,7 @@ def conclude(
     upper_bounds: Sequence[UpperBound] | Unknown = NOT_ASKED,
     forecasts: list[Forecast] | Unknown = NOT_ASKED,
 ) -> Diagnosis:
-    """Ask all rules, and say what holds the command up."""
+    """Ask all rules, and name the bottleneck of the command."""
     findings, unknown = examine(ObservationView(observation))
     attribution, processes = observation.attribution, observation.processes
     known = [] if isinstance(processes, Unknown) else processes
@@ -73,9 +73,9 @@ def conclude(
 
 
 def _with_predictions(finding: Finding, predicted: Mapping[str, Predicted], num_workers: int) -> Finding:
-    """Return the finding with what its settings would save, where the timeline tells.
+    """Return the finding with the predicted saving of each of its settings, where the timeline gives a prediction.
 
-    A prediction for a knob as a whole is one for more workers than the `num_workers` that a loader has.
+    A prediction for a knob without a value is for more workers than the loader's `num_workers`.
     """
 
     def of(one: Setting) -> Predicted | None:
@@ -87,7 +87,7 @@ def _with_predictions(finding: Finding, predicted: Mapping[str, Predicted], num_
 
 
 def _disturbance(observation: Observation) -> str:
-    """Say that others took much of the cores meanwhile; "" where they did not, or it is not known."""
+    """Warn that other programs used many cores during the run; "" if they did not, or if that is not known."""
     taken, cores = (observation.facts.get(name) for name in ("window.others_cpu_s_per_s", "host.num_cores"))
     if not isinstance(taken, int | float) or not isinstance(cores, int | float) or taken < DISTURBED * cores:
         return ""
@@ -95,7 +95,7 @@ def _disturbance(observation: Observation) -> str:
 
 
 def bottleneck(attribution: Attribution) -> Bottleneck:
-    """The largest part that need not be, if it takes a tenth of a step; else the device, if that is what works."""
+    """Return the largest avoidable part if it takes a tenth of a step, else the device if it works most of the time."""
     largest, share = max(avoidable(attribution).items(), key=lambda part: part[1])
     if share >= LEAST_AVOIDABLE:
         return largest
@@ -105,10 +105,10 @@ def bottleneck(attribution: Attribution) -> Bottleneck:
 
 
 def avoidable(attribution: Attribution) -> dict[Bottleneck, float]:
-    """Shares of the parts in which no work is done that has to be, those that are preferred of equal ones first."""
+    """Return the shares of all parts that a better program would avoid; of equal shares, the preferred one first."""
     shares = attribution.shares
     allocating = min(shares.host, sum(loss.share for loss in attribution.lost_time if loss.id in ALLOCATOR))
-    # What the device waits for the host after a late batch would be queued already.
+    # Without late batches, the work for which the device then waits would already be queued.
     idle = sum(loss.share for loss in attribution.lost_time if loss.id == "loader-bound")
     beyond = max(0.0, attribution.counterfactual_savings.get("loader-bound", 0.0) - idle) if idle else 0.0
     late = min(shares.host - allocating, beyond)
@@ -117,7 +117,7 @@ def avoidable(attribution: Attribution) -> dict[Bottleneck, float]:
     return {
         "input": shares.input + late,
         "transfer": shares.transfer,
-        # The shares are of the slowest rank, for which the others wait.
+        # The shares are those of the slowest rank, for which the others wait.
         "communication": max(shares.communication, waiting),
         "memory": allocating,
         "host": shares.host - allocating - late,
@@ -132,10 +132,10 @@ def verdict(
     *,
     of_loader: Place = NOWHERE,
 ) -> str:
-    """One sentence: how long a step takes, what of it is lost to what, where, and by which finding.
+    """State in one sentence how long a step takes, the largest loss and its place, and the finding that explains it.
 
     Args:
-        of_loader: where the loader is drawn from; said where the trace does not tell.
+        of_loader: the place where the program draws from its loader, for a verdict whose trace has no place.
     """
     if isinstance(timing, Unknown):
         return f"No step was timed: {timing.reason}."
@@ -155,7 +155,7 @@ def verdict(
 
 
 def _of_some_steps(findings: Iterable[Finding]) -> Finding | None:
-    """Return the largest finding about work of some steps, where it takes much of the time."""
+    """Return the largest finding about work that only some steps do, if it takes much of the time."""
     rules = all_rules()
     found = [
         (finding.share, finding)
@@ -167,7 +167,7 @@ def _of_some_steps(findings: Iterable[Finding]) -> Finding | None:
 
 
 def leading_finding(found: Bottleneck, findings: Iterable[Finding]) -> Finding | None:
-    """The finding that costs most of those that the bottleneck is made of."""
+    """Return the costliest finding among those that belong to the bottleneck."""
     rules = all_rules()
     of_it = [
         finding
@@ -180,7 +180,7 @@ def leading_finding(found: Bottleneck, findings: Iterable[Finding]) -> Finding |
 
 
 def _bottlenecks(finding: Finding, family: str) -> set[Bottleneck]:
-    """What it belongs to: as a cause of the trace, as one that explains such, else by the family of its rule."""
+    """Return a finding's bottlenecks: by its cause in the trace, by causes it explains, or by its rule's family."""
     ids = (finding.id, *finding.also)
     if any(id_ in ALLOCATOR for id_ in ids):
         return {"memory"}
@@ -191,7 +191,7 @@ def _bottlenecks(finding: Finding, family: str) -> set[Bottleneck]:
 
 
 def _where(attribution: Attribution, found: Bottleneck) -> Place:
-    """The place of the largest loss of it."""
+    """Return the place of the bottleneck's largest loss."""
     for loss in attribution.lost_time:
         part = PART_OF.get(loss.id)
         if loss.id in ALLOCATOR if found == "memory" else part is not None and BOTTLENECK_OF[part] == found:
@@ -216,7 +216,7 @@ def _said(attribution: Attribution, found: Bottleneck) -> str:
 
 
 def _notes(observation: Observation) -> list[str]:
-    """What to be wary of, each once."""
+    """Return the warnings about this observation, each once."""
     notes = list(observation.notes)
     if not isinstance(observation.attribution, Unknown):
         notes += observation.attribution.notes
@@ -236,7 +236,7 @@ def _at(where: Place) -> str:
 
 
 def _as_clause(claim: str) -> str:
-    """A claim as the end of a sentence: names keep their capitals."""
+    """Return a claim as the end of a sentence, in lower case except for names."""
     text = claim.strip().removesuffix(".")
     first = text.split(" ", 1)[0]
     return text[:1].lower() + text[1:] if first[1:].islower() or first in ("A", "") else text

@@ -25,13 +25,13 @@ NUM_CALLS, LIMIT_S = 10_000, 900.0
 def live_shapes(
     run: RunSpec, watcher: Watcher, most_s: float, *, onnx: bool = False
 ) -> tuple[ShapeHistogram, Path, str]:
-    """Run the command, and count the shapes that its largest module gets within `most_s` of the first call.
+    """Run the command, and count the input shapes of its largest module for `most_s` seconds after the first call.
 
-    `onnx`: then export that module to `model.onnx` in the folder.
+    If `onnx` is true, export that module to `model.onnx` in the run's folder afterwards.
 
-    Returns: the shapes, the run's folder, where they are kept as `shapes.json`, and why there is no model, or "".
+    Returns: the shapes, the run's folder (which holds them as `shapes.json`), and why the export failed, or "".
 
-    Raises CommandFailed, CannotRunHere: as `run_settings`, or no module is called with tensors.
+    Raises CommandFailed and CannotRunHere: as `run_settings`; or no module is called with tensors.
     """
     folder = new_run_folder(run.base)
     watcher.running("the command, and counting shapes")
@@ -76,12 +76,12 @@ def plan_engine(
     """Make the plan, and write it into `folder` as `plan.json` and `build.sh`.
 
     Args:
-        memory: `memory.json`, which says what others leave of the card, and what a step of the command needs.
-        precision: `precision.json`, which says how far TF32 is from float64 in the command.
-        is_dynamic: whether sizes of the model vary; None for what the shapes say.
-        onnx: why `model.onnx` is not in the folder, "" where it is, None where nobody asked for it.
+        memory: path of `memory.json`, which has the memory that others leave free and the memory of a step.
+        precision: path of `precision.json`, which has the error of TF32 against float64 in the command.
+        is_dynamic: whether input sizes of the model vary; None to decide by the shapes.
+        onnx: why `folder` has no `model.onnx`; "" if it has one, None if no export was asked for.
 
-    Raises RecordError: nothing can be planned with the shapes.
+    Raises RecordError: no engine can be planned for these shapes.
     """
     plan = engines.plan_profiles(histogram, num_profiles)
     if memory is not None:
@@ -100,7 +100,7 @@ def plan_engine(
 
 
 def _within(plan: EnginePlan, ranks: Sequence[RankMemory], file: Path) -> EnginePlan:
-    """Limit the workspace to what is left of the card, and scale what a step needs, beside weights, to each profile."""
+    """Limit the workspace to the card's free memory, and scale a step's memory, without weights, to each profile."""
     known = [(one.total_bytes, one.others_bytes) for one in ranks]
     left = [total - others for total, others in known if total and not isinstance(others, Unknown)]
     peaks = [one.peak for one in ranks if one.trains is False and not isinstance(one.peak, Unknown)]
@@ -115,11 +115,11 @@ def _within(plan: EnginePlan, ranks: Sequence[RankMemory], file: Path) -> Engine
 
 
 def _as_exact(plan: EnginePlan, measured: Precision, file: Path) -> EnginePlan:
-    """Allow an engine's outputs what errors of TF32 may be to count as no worse."""
+    """Set the engine's error tolerance to a multiple of the measured error of TF32."""
     results = [arm.results for arm in measured.arms if arm.results and arm.results.reference and arm.name == "tf32"]
     noise = max([one.difference for one in results] + [one.baseline_error or 0.0 for one in results], default=0.0)
     if not 0 < noise * NO_WORSE < 1:
-        note = f"{file} does not say what TF32 does to outputs: the error that is allowed is the usual one."
+        note = f"{file} has no error of TF32 in outputs: the usual tolerance applies."
         return msgspec.structs.replace(plan, notes=[*plan.notes, note])
-    source = f"{NO_WORSE:g} times what TF32 did to the command, by {file}"
+    source = f"{NO_WORSE:g} times the error of TF32 in the command, by {file}"
     return msgspec.structs.replace(plan, most_error=noise * NO_WORSE, error_from=source)

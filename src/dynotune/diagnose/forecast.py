@@ -1,4 +1,4 @@
-"""Forecasts of the loader with one thing changed: arithmetic, defined in docs/reference/diagnosis.md."""
+"""Forecast the step time with one change of the loader. docs/reference/diagnosis.md defines the arithmetic."""
 
 import json
 import math
@@ -20,17 +20,17 @@ TRIAL_TIMEOUT_S, MOST_TRIALS = 60.0, 8
 HANDOVER_S = 0.0005
 FEWEST_LOOKS = 20
 IN_DOUBT = 0.02
-"""By which a share of a sample's time may be larger, beside chance."""
+"""Systematic error of a part's share of a sample's time, in addition to chance."""
 NOTABLE = 0.01
 
 Trial = Mapping[str, tuple[float, float]]
-"""By decoder: seconds of a file in the middle round, and in the fastest."""
+"""By decoder: seconds of a file in the median round and in the fastest round."""
 
 
 def forecast_loader(
     run: RunSpec, observation: Observation, bounds: Sequence[UpperBound] | Unknown
 ) -> list[Forecast] | Unknown:
-    """Return what a step would take with each change of the loader that was isolated; decoders are tried for it."""
+    """Return the predicted step time for each change of the loader that was isolated; decoders are tried for this."""
     if isinstance(bounds, Unknown):
         return bounds
     processes = [] if isinstance(observation.processes, Unknown) else observation.processes
@@ -56,7 +56,7 @@ def forecasts(
 
 @dataclass(frozen=True)
 class _Steps:
-    """Hold what batches of now take, a step without its loader, and both."""
+    """Step times now, without the loader, and with both, from which forecasts are computed."""
 
     workers: int
     loader_s: float
@@ -69,7 +69,7 @@ class _Steps:
     def with_loader(
         self, change: str, loader_s: float, least_s: float, note: str, setting: str, workers: int | None = None
     ) -> Forecast:
-        """Return what a step takes beyond loader and model stays; the bound leaves it out."""
+        """Return a forecast: `loader_s`, or the model if slower, plus fixed overhead, which the bound leaves out."""
         num = self.workers if workers is None else workers
         now_s = self._together(self.loader_s, self.workers)
         step_s = self._together(loader_s, num) + max(0.0, self.both_s - now_s)
@@ -78,12 +78,12 @@ class _Steps:
         return Forecast(change=change, setting=setting, note=note, **times)
 
     def less(self, change: str, share: float, most: float, note: str = "", setting: str = "") -> Forecast:
-        """Without a share of the loader's time, and without the most that it may be."""
+        """Return a forecast without `share` of the loader's time; its bound is without `most` of that time."""
         return self.with_loader(change, self.loader_s * (1 - share), self.loader_s * (1 - most), note, setting=setting)
 
 
 def _workers(loader: Loader, loading: Loading, steps: _Steps, cores: float | None) -> Iterator[Forecast]:
-    """Each worker makes batches as fast as one does now, as far as there are cores for what they compute."""
+    """Forecast more workers: each makes batches as fast as a worker does now, as long as there are cores for them."""
     if loader.splits_by_worker is False or not cores:
         return
     one_s, now = steps.loader_s * max(1, steps.workers), steps.workers
@@ -122,7 +122,7 @@ def _without_parts(loading: Loading, steps: _Steps, trial: Trial) -> Iterator[Fo
 
 
 def _share(loading: Loading, chosen: Callable[[SamplePart], bool]) -> tuple[float, float]:
-    """Return the parts' share of the time in which samples are made, and the most that it may be."""
+    """Return the chosen parts' share of the time to make samples, and an upper bound of that share."""
     parts = [part for part in loading.parts if part.part != "pin"]
     num, total_s = sum(part.num for part in parts), sum(part.wall_s for part in parts)
     if num < FEWEST_LOOKS or not total_s:
@@ -132,10 +132,10 @@ def _share(loading: Loading, chosen: Callable[[SamplePart], bool]) -> tuple[floa
 
 
 def try_decoders(run: RunSpec, loader: Loader) -> Trial:
-    """Time the installed decoders on some of the program's own files, in as many processes at once as it has workers.
+    """Time the installed decoders on some of the program's own files, in as many processes as the loader has workers.
 
     Returns:
-        By decoder; empty where no file was noted, or nothing could be tried.
+        Times by decoder; empty if no file was noted or no decoder could be tried.
     """
     decoded = [] if isinstance(loader.loading, Unknown) else loader.loading.decoded
     files = [path for path in decoded if Path(path).is_file()]
@@ -153,5 +153,5 @@ def try_decoders(run: RunSpec, loader: Loader) -> Trial:
 def _times(ended: tuple[int, bytes, bytes] | Unknown) -> Trial:
     try:
         return {} if isinstance(ended, Unknown) else json.loads(ended[1])
-    except ValueError:  # it crashed, or a library printed something of its own
+    except ValueError:  # the process crashed, or a library printed something of its own
         return {}

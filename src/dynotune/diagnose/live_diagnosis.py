@@ -1,4 +1,4 @@
-"""Gathers an observation in one live run: machine facts, a plain window, recorded steps, and what follows from them."""
+"""Gather an observation in one live run: machine facts, a plain window, recorded steps, and further measurements."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ OBSERVATION_FILE = "observation.json"
 OLDEST_TORCH = (2, 4)
 CACHE_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 MACHINE_S = 20.0
-"""Importing the target's torch, to ask it what it was built for, takes seconds; longer if its disk is cold."""
+"""Time limit in seconds: the target imports torch to report its build, which takes long if its disk is cold."""
 
 
 class LiveDiagnosis:
-    """One live run of a command: it is timed, then recorded, and goes on for what is asked besides.
+    """One live run of a command. The run is timed, then recorded, and goes on for further measurements.
 
-    A context manager: it waits until no other dynotune measures, and the command is gone when it is left.
+    This context manager waits until no other dynotune measures, and ends the command on exit.
 
     Args:
-        limit_s: for each start of the command; None for `run.timeout_s` or 15 minutes.
+        limit_s: time limit in seconds for each start of the command; None for `run.timeout_s` or 15 minutes.
 
     Raises:
-        UsageError: the settings or numbers asked for do not exist or fit together.
-        CommandFailed: the command ended with an error before it was timed.
-        CannotRunHere: its torch is missing or too old, it made no step, or too few.
+        UsageError: the settings or step numbers do not exist, or do not fit together.
+        CommandFailed: the command ended with an error before a window was timed.
+        CannotRunHere: the command's torch is missing or too old, or the command made no steps or too few.
     """
 
     def __init__(self, run: RunSpec, watcher: Watcher, *, limit_s: float | None = None) -> None:
@@ -66,16 +66,16 @@ class LiveDiagnosis:
         self._leave.__exit__(kind, error, trace)
 
     def observe(self) -> tuple[Observation, Path]:
-        """Time a window and record steps after it, and write what was observed.
+        """Time a window, record the steps after it, and write the observation to a file.
 
         Returns:
-            The observation, and the file that it stands in: it replays the diagnosis anywhere.
+            The observation and its file, from which the diagnosis can be repeated on any machine.
         """
         run, watcher = self.run, self._watcher
         watcher.running("the command, until its steps are steady and timed")
         python = probe.interpreter(run.command, run.env, run.cwd)
         self.runner.start(exact_window(run))
-        # The target imports its torch for this while the program imports its own.
+        # The probe imports the target's torch while the program imports its own.
         facts = probe.machine(run.env, python=python, cwd=run.cwd, deadline_s=MACHINE_S)
         refuse_torch(facts)
         try:
@@ -105,7 +105,7 @@ class LiveDiagnosis:
         return observation, path
 
     def _memory(self, processes: Sequence[ProcessState]) -> list[RankMemory] | Unknown:
-        """Return what the program holds on its devices, if it goes on for long enough."""
+        """Return the device memory of the program, if the program runs for long enough."""
         if not self.runner.goes_on or not any(process.allocators for process in processes):
             return Unknown("the program has no device memory, or had ended")
         try:
@@ -128,12 +128,12 @@ class LiveDiagnosis:
 def observed(
     run: RunSpec, watcher: Watcher, *, isolate_loader: bool = False
 ) -> tuple[Observation, Path, dict[str, Any]]:
-    """Observe a command, and what is asked for besides; one that trains too briefly, in what it does afterwards.
+    """Observe a command and take the further measurements; if it trains too briefly, observe its inference phase.
 
     Returns:
-        The observation, its file, and the rest as `conclude` takes it.
+        The observation, its file, and the other arguments of `conclude`.
 
-    Raises DynotuneError: as `LiveDiagnosis`.
+    Raises DynotuneError: see `LiveDiagnosis`.
     """
     beside: dict[str, Any] = {}
 
@@ -151,7 +151,7 @@ def observed(
     except TooFewSteps as error:
         if run.phase is not None or run.step_function is not None:
             raise
-        watcher.warn(f"{error.message} It is run once more, for what it does without training (--phase inference).")
+        watcher.warn(f"{error.message} It is run once more without training (--phase inference).")
         try:
             return observe(msgspec.structs.replace(run, phase="inference"))
         except DynotuneError:
@@ -159,7 +159,7 @@ def observed(
 
 
 def gather(run: RunSpec, watcher: Watcher) -> tuple[Observation, Path]:
-    """As `LiveDiagnosis.observe`, and the command is ended then."""
+    """Observe as `LiveDiagnosis.observe` does, and end the command."""
     with LiveDiagnosis(run, watcher) as live:
         found = live.observe()
         live.end()
@@ -170,7 +170,7 @@ def refuse_torch(facts: Facts) -> None:
     """Refuse a torch that is known to be too old for the agent.
 
     Raises:
-        CannotRunHere: it is.
+        CannotRunHere: this torch is too old.
     """
     version = facts.get("torch.version")
     if not isinstance(version, str):
@@ -184,7 +184,7 @@ def refuse_torch(facts: Facts) -> None:
 
 
 def _without_torch(facts: Facts, error: CommandFailed) -> CannotRunHere | None:
-    """That there is no torch, where the command failed for want of one."""
+    """Return an error that says that torch is missing, if the command failed for that reason."""
     version = facts.get("torch.version")
     missing = any("No module named 'torch'" in line for line in error.last_lines)
     if not missing or not isinstance(version, Unknown):
@@ -196,7 +196,7 @@ def _without_torch(facts: Facts, error: CommandFailed) -> CannotRunHere | None:
 
 
 def _fresh_caches(processes: Sequence[ProcessState]) -> Facts:
-    """Variables that name a compile cache, for which the program makes a new folder in each run."""
+    """Return the variables that name a compile cache and point to a new folder in each run."""
     changes = [change for process in processes for change in process.environment_changes]
     fresh = [
         change.name
@@ -207,10 +207,10 @@ def _fresh_caches(processes: Sequence[ProcessState]) -> Facts:
 
 
 def replayed(path: Path) -> Observation:
-    """An observation that was written before, with an attribution where there was none.
+    """Read an observation from a file, and add an attribution if it has none.
 
     Raises:
-        RecordError: it cannot be read, or is no observation.
+        RecordError: the file cannot be read, or holds no observation.
     """
     observation = document.read(path, Observation)
     known = isinstance(observation.attribution, Attribution)

@@ -1,6 +1,6 @@
-"""Tell where device memory goes and what fits: live runs with the allocator recorded, at one or more batches.
+"""Account for device memory and predict what fits, by live runs that record the allocator at one or more batches.
 
-Without a GPU the runs are on one that is pretended, and what they would hold there takes the place of what they held.
+Without a GPU the runs use a pretended one, and predicted memory takes the place of measured memory.
 """
 
 import statistics
@@ -28,18 +28,18 @@ from dynotune.trace.snapshot import Lives, load_snapshot
 
 NUM_STEPS = 2
 EARLY_STEP = 3
-"""The steps before it make the optimizer's states, and put all things where they stay."""
+"""Step at which the recorded history ends: the steps before it create the optimizer's states and all lasting blocks."""
 NUM_BEFORE = 30
 BESIDE_LIMIT_S = 60.0
-"""For a diagnosis, whose subject is time."""
+"""Time limit in seconds when a diagnosis also records memory, since its main subject is time."""
 MAX_SNAPSHOT_BYTES = 1 << 30
 PRETENDED_WARMUP_STEPS = 1
-"""It makes the optimizer's states."""
+"""The first step creates the optimizer's states."""
 KERNELS_SPREAD = 0.03
-"""Part of activations and temporary buffers: what kernels take for themselves is known in part only."""
+"""Relative error of activations and temporary buffers: memory that kernels take themselves is only partly known."""
 NOT_ASKED = Unknown("it was not asked before the start")
 Recorded = tuple[RankMemory, Lives | None]
-"""Memory of one rank on one device, and its blocks: since the start, or of the recorded steps alone."""
+"""Memory of one rank on one device, and its blocks: since the start, or only those of the recorded steps."""
 
 
 def live_memory(
@@ -50,24 +50,24 @@ def live_memory(
     card: str | None = None,
     asked: Sequence[int] = (),
 ) -> tuple[MemoryAccount, Path]:
-    """Run the command, once or with each batch, and account for its memory; without a GPU on one that is pretended.
+    """Run the command, once or with each batch, and account for its memory; without a GPU, on a pretended one.
 
     Args:
-        batches: settings that each give a run another batch (`arg.batch=8`); none for one run.
-        card: another card than the device, as `--gpu` names it.
-        asked: further batches to predict.
+        batches: settings that each give one run another batch size (`arg.batch=8`); none for a single run.
+        card: a card other than the device in use, by its name for `--gpu`.
+        asked: further batch sizes to predict.
 
     Returns:
-        The answer, and the run folder of the first run, where it is kept as `memory.json`.
+        The account, and the folder of the first run, which holds the account as `memory.json`.
 
     Raises:
-        UsageError: there is no such card.
-        CommandFailed: the command ended with an error, as of memory that ran out.
-        CannotRunHere: no memory could be recorded, for the reason that is said.
+        UsageError: no card has this name.
+        CommandFailed: the command ended with an error, for instance out of memory.
+        CannotRunHere: no memory could be recorded; the message has the reason.
     """
     gpu = memory.gpu(card) if card is not None else None
     if gpu is not None and not _num_gpus(run):
-        # No time is taken, so whatever else runs here does not matter.
+        # No time is measured, so other programs on this machine do not matter.
         run = msgspec.structs.replace(run, pretend=gpu, warmup_steps=PRETENDED_WARMUP_STEPS, lock=False)
     with machine_lock(run, watcher):
         runs = [_recorded(run, watcher, *settings) for settings in [[one] for one in batches] or [[]]]
@@ -94,13 +94,13 @@ def live_memory(
 
 
 def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
-    """Have the allocator recorded in a live run; what each rank held on each of its devices, and its blocks.
+    """Record the allocator in a live run; return each rank's memory on each of its devices, and the allocator's blocks.
 
     Args:
-        runner: of a live run that goes on, or of none: then the command is started, once more if it ends too soon.
+        runner: of a live run in progress, or not yet started; then the command is started, again if it ends too soon.
 
     Raises:
-        CommandFailed, CannotRunHere: as `live_memory`.
+        CommandFailed, CannotRunHere: see `live_memory`.
     """
 
     timed = msgspec.structs.replace(run, window_steps=NUM_STEPS)
@@ -116,7 +116,7 @@ def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
     if runner.live is not None:
         answer = runner.live.do(now(runner.live.records()), limit_s=BESIDE_LIMIT_S)
     elif run.pretend is not None:
-        # What it does is the same from the second step on, and each takes long.
+        # From the second step on all steps allocate alike, and each takes long.
         runner.start([RecordMemory(at_step=PRETENDED_WARMUP_STEPS, num_steps=NUM_STEPS)])
         answer = runner.planned()
     else:
@@ -144,7 +144,7 @@ def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
 
 
 def _since_start(runner: TaskRunner) -> dict[tuple[int, int], Lives]:
-    """Return the whole history of the first steps, by process and device; nothing of one that was cut."""
+    """Return the whole history of the first steps, by process and device, without histories that were cut short."""
     found: dict[tuple[int, int], Lives] = {}
     for event in runner.planned().events:
         folder = runner.outcome().folder
@@ -157,7 +157,7 @@ def _since_start(runner: TaskRunner) -> dict[tuple[int, int], Lives]:
                     and all(life.born >= 0 for life in lives.lives)
                 ):
                     found[int(event["pid"]), device] = lives
-            path.unlink()  # what follows tells more of each block
+            path.unlink()  # the recording below tells more of each block
     return found
 
 
@@ -168,7 +168,7 @@ def _ranks(
     used_before: Mapping[int, probe.DeviceMemory | Unknown],
     steps: Mapping[int, Sequence[float]],
 ) -> list[Recorded]:
-    """Return what one process held on each device. It wrote the files, so only what lies in the folder is read."""
+    """Return the memory of one process on each device. The process named the files: read only those in the folder."""
     owners = document.read(folder / Path(str(event["owners"])).name, Owners)
     snapshot = load_snapshot(folder / Path(str(event["file"])).name, limit_bytes=MAX_SNAPSHOT_BYTES)
     pid, first = int(event["pid"]), int(event["first_step"])
@@ -199,14 +199,14 @@ def _ranks(
 
 
 def _pretended(device: DeviceOwners, owners: Owners, lives: Lives, run: RunSpec, gpu: PretendedGpu) -> RankMemory:
-    """Return what the process would hold on the GPU, with the allocator's blocks where they would lie."""
+    """Return the memory that the process would hold on the GPU, with the allocator's blocks placed as there."""
     facts, settings = owners.facts, _allocator(run)
     if settings.unmodelled:
         raise CannotRunHere(f"{settings.unmodelled} of the allocator's settings is not modelled.")
     device, lives = memory.placed(device, lives, settings, limit_bytes=_share_of(device.total_bytes, facts))
     outside, spread, notes = memory.outside(gpu, str(facts.get("torch", "")), convolves=bool(facts.get("convolves")))
     own, notes = device.reserved_bytes + outside, [*owners.notes, *notes]
-    # How long a step takes is of this machine.
+    # The step time would be this machine's.
     rank = memory.account(device, owners, lives, process_bytes=own, others_bytes=0, notes=notes, step_s=None)
     if isinstance(rank.peak, Moment):
         spread += round(KERNELS_SPREAD * (rank.peak.of("activations") + rank.peak.of("temporary")))
@@ -219,7 +219,7 @@ def _allocator(run: RunSpec) -> memory.AllocatorSettings:
 
 
 def _limit_bytes(rank: RankMemory, card: PretendedGpu | None) -> int:
-    """Return what the command can have of the device, or of another card, less what others hold or it leaves itself."""
+    """Return the bytes of the device, or of another card, that the command can use: the total less what others hold."""
     others = 0 if isinstance(rank.others_bytes, Unknown) else rank.others_bytes
     total = (rank.total_bytes or 0) if card is None else card.total_bytes
     free = total - others if card is None else total
@@ -227,7 +227,7 @@ def _limit_bytes(rank: RankMemory, card: PretendedGpu | None) -> int:
 
 
 def _share_of(total_bytes: int, facts: Mapping[str, Any]) -> int | None:
-    """The limit that the program set itself; None without one."""
+    """Return the memory limit that the program set for itself; None without one."""
     share = facts.get("memory_fraction")
     return int(share * total_bytes) if isinstance(share, int | float) and 0 < share < 1 else None
 
@@ -238,7 +238,7 @@ def _num_gpus(run: RunSpec) -> int:
 
 
 def _recorded(run: RunSpec, watcher: Watcher, *settings: Setting) -> tuple[list[Recorded], Path, list[str]]:
-    """Return what each rank held in one run; its folder, and notes."""
+    """Return the memory of each rank in one run, the run's folder, and notes."""
     watcher.running(" ".join(["the command", *map(str, settings), "until its steps are steady"]))
     facts = facts_of(run) if run.settings else {}
     run = msgspec.structs.replace(run, settings=[*run.settings, *settings])
@@ -253,7 +253,7 @@ def _recorded(run: RunSpec, watcher: Watcher, *settings: Setting) -> tuple[list[
 def _capacity(
     recorded: Sequence[Sequence[Recorded]], batches: Sequence[int], *, card: str | None, **known: Any
 ) -> Capacity | Unknown:
-    """Return what fits, by each run's rank that holds most."""
+    """Return which batches fit, by the rank that holds most memory in each run."""
     if len(recorded) < 2 and card is None:
         return Unknown("one batch was run; --values arg.batch=8,16 predicts others")
     measured: dict[int, Moment] = {}
@@ -268,7 +268,7 @@ def _capacity(
         if batch is None:
             return Unknown("the number of samples of a step is not known: name the batch with --values")
         if isinstance(peak.process_bytes, Unknown):
-            return Unknown("the driver does not say what the process holds, so no total can be predicted")
+            return Unknown("the driver does not report the memory of the process, so no total can be predicted")
         if batch in measured:
             return Unknown(f"every run had a batch of {batch}: the argument does not change the batch")
         measured[batch], histories[batch] = peak, lives

@@ -1,4 +1,4 @@
-"""The plain window of a live run: nothing records it, and the device is synchronised at its two ends only."""
+"""The plain window of a live run: nothing records, and the device is synchronised only at the window's two ends."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +16,13 @@ from dynotune.schema.task import TimeWindow
 
 
 class PlainRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of the plain window.
+    """Results of the plain window.
 
     Args:
-        folder: the run's.
-        processes: those that make steps, in the order of ranks.
-        samples: of the machine beside it; `begin_s`, `end_s`: the window, of all ranks, on the same clock.
-        notes: what to be wary of.
+        folder: the run's folder.
+        processes: the processes that make steps, in the order of ranks.
+        samples: of the machine during the run; `begin_s`, `end_s`: the window of all ranks, on the samples' clock.
+        notes: warnings about this window.
     """
 
     folder: Path
@@ -35,7 +35,7 @@ class PlainRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def exact_window(run: RunSpec) -> list[TimeWindow]:
-    """The window that the user asked for step by step, to be planned from the start; none otherwise."""
+    """Return the window whose steps the user gave exactly, so that it is planned from the start; none otherwise."""
     if run.warmup_steps is None or run.window_steps is None:
         return []
     return [TimeWindow(at_step=run.warmup_steps, num_steps=run.window_steps)]
@@ -46,7 +46,7 @@ class PlainWindow:
 
     Raises:
         CommandFailed: the command ended with an error.
-        CannotRunHere: it made no step, too few steps, or took longer than its limit.
+        CannotRunHere: the command made no step, made too few steps, or took longer than its limit.
     """
 
     def __init__(self, run: RunSpec, runner: TaskRunner) -> None:
@@ -84,7 +84,7 @@ class PlainWindow:
         )
 
     def seen(self) -> PlainRun:
-        """What was seen of it; call it before the program is asked to do more."""
+        """Return the window's results; call this before the program is asked for more."""
         outcome, windows = self.outcome, self.outcome.windows
         begin_s, end_s = min(window.begin_s for window in windows), max(window.end_s for window in windows)
         assert self._runner.live is not None
@@ -99,10 +99,10 @@ class PlainWindow:
         )
 
     def _state(self, record: Record) -> ProcessState:
-        """Of one process, with what its workers told of making batches."""
+        """Return the state of one process, with the times that its workers reported for making batches."""
         outcome = self.outcome
         found = state_of_process(record, outcome.launched_s, steady=self._runner.steady)
-        # A program that replaces itself (exec) has several records under one number.
+        # A program that replaces itself (exec) has several records under one process id.
         timed = (each.window for each in outcome.run.processes if each.pid == record.pid)
         window = next((window for window in timed if window is not None), None)
         if window is None:

@@ -1,4 +1,4 @@
-"""The recorded window: where time goes, never how much of it. Without it, the plain window's findings still come."""
+"""Record steps: the trace gives shares of time, never durations. Without a trace, the window's findings remain."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from dynotune.schema.trace_summary import TraceSummary
 from dynotune.trace import Timeline, summarise
 from dynotune.trace.readers import read_traces
 
-# Why there is no trace, where without stacks there would be none either.
+# Reasons for a missing trace that recording without stacks would not change.
 NEVER_RECORDED = ("torch's profiler itself", "did not import torch")
 
 MOST_SLOWED = 2.0
-"""Without a device, a trace whose steps are longer than this many plain ones tells little: its operators are slower
-too, as they find the processor's caches full of what the recorder wrote."""
+"""Factor of the step time, for programs without a device: beyond this, a trace is of little use, because operators are
+slow, too, when the recorder's writes fill the processor's caches."""
 
 
 class RecordedSteps(NamedTuple):
-    """What was recorded: a timeline of each rank, and what they say."""
+    """The recorded steps: a timeline of each rank, and their summary."""
 
     timelines: list[Timeline]
     summary: TraceSummary
 
     def noting(self, note: str) -> RecordedSteps:
-        """The same, with a note before the others."""
+        """Return the same steps with a note before the others."""
         notes = [note, *self.summary.notes]
         return self._replace(summary=msgspec.structs.replace(self.summary, notes=notes))
 
 
 def profiled(runner: TaskRunner, run: RunSpec, watcher: Watcher) -> RecordedSteps | Unknown:
-    """Record a few steps with stacks, else without, in the live run; Unknown if neither can be had.
+    """Record a few steps of the live run with stacks, or without if that fails; Unknown if neither works.
 
-    If stacks alone slow a program on the CPU down, steps are recorded once more without, and only the places are taken
-    from the first trace. The summary's notes begin with what to be wary of in the recorded steps.
+    If stacks slow a program on the CPU down, steps are recorded again without stacks, and only code places are taken
+    from the first trace. The summary's notes begin with warnings about the recorded steps.
     """
     failed = ""
     for stacks in (True, False):
@@ -58,7 +58,7 @@ def profiled(runner: TaskRunner, run: RunSpec, watcher: Watcher) -> RecordedStep
 
 
 def _recorded(runner: TaskRunner, run: RunSpec, *, stacks: bool) -> Recording:
-    """Raises CommandFailed and CannotRunHere: there is no trace."""
+    """Record steps. Raises CommandFailed and CannotRunHere if there is no trace."""
     recorder = Recorder(runner)
     if recorder.record(RecordRequest(run=run, stacks=stacks)) is None:
         raise recorder.no_trace()
@@ -66,7 +66,7 @@ def _recorded(runner: TaskRunner, run: RunSpec, *, stacks: bool) -> Recording:
 
 
 def _summary(recording: Recording, failed: str) -> RecordedSteps:
-    """The trace in words and figures; it raises UsageError where the file cannot be read."""
+    """Summarise the trace. Raises UsageError if the file cannot be read."""
     timelines = read_traces(recording.traces)
     summary = summarise(timelines)
     notes = [*(f"Recorded steps: {note}" for note in recording.notes if OVERSTATED not in note), *summary.notes]
@@ -77,7 +77,7 @@ def _summary(recording: Recording, failed: str) -> RecordedSteps:
 def _less_slowed(
     found: RecordedSteps, slowed: float | None, runner: TaskRunner, run: RunSpec, watcher: Watcher
 ) -> RecordedSteps:
-    """Record once more without stacks if these made steps on the CPU far longer; else return what was found."""
+    """Record again without stacks if stacks made steps on the CPU far longer; otherwise return `found`."""
     if found.summary.devices or slowed is None or slowed < MOST_SLOWED:
         return found
     watcher.say(f"Recording stacks made steps {slowed:.1f} times as long. They are recorded once more without.")
@@ -86,7 +86,7 @@ def _less_slowed(
     except (DynotuneError, MemoryError) as error:
         reason = in_words(error) if isinstance(error, DynotuneError) else "the trace was too large"
         return found.noting(f"Steps were {slowed:.1f} times as long while stacks were recorded; without them: {reason}")
-    # The largest of a kind comes first, and stays.
+    # Of each kind of cause, the largest comes first and is kept.
     places = {cause.id: cause.where for cause in reversed(found.summary.causes)}
     causes = [
         cause if cause.where.function else msgspec.structs.replace(cause, where=places.get(cause.id, cause.where))
@@ -99,7 +99,7 @@ def _less_slowed(
 
 
 def in_words(error: DynotuneError) -> str:
-    """What happened, with the last line that the command printed where it failed."""
+    """Return the error's message, with the last line that a failed command printed."""
     if isinstance(error, CommandFailed) and error.last_lines:
         return f"{error.message} It printed last: {error.last_lines[-1]}"
     return error.message

@@ -1,4 +1,4 @@
-"""Upper bounds: in the live run the loader gives batches alone, and then one of them is replayed."""
+"""Measure upper bounds: in the live run, the loader makes batches alone, and then one of its batches is replayed."""
 
 from collections.abc import Sequence
 
@@ -17,15 +17,15 @@ from dynotune.schema.run import RunSpec
 from dynotune.schema.task import IsolateLoader, PageCache
 
 SETTLE_STEPS = 4
-"""Before the replayed steps are timed; as `agent.tasks.isolate_loader` has it, and one for the draining."""
+"""Steps before the replayed steps are timed: those of `agent.tasks.isolate_loader`, and one for the draining."""
 NOTABLE_RESIDENT = 0.1
 
 
 class LoaderDrain(msgspec.Struct, frozen=True, kw_only=True):
-    """A loader as it was drained: `seconds` for `num_batches`, after `num_skipped` that were made before.
+    """Result of draining a loader: `seconds` for `num_batches`, after `num_skipped` batches that were already made.
 
     Args:
-        num_replayed: how often the window's steps drew from it.
+        num_replayed: number of batches that the window's steps drew from this loader.
     """
 
     num_batches: int
@@ -38,7 +38,7 @@ class LoaderDrain(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchReplay(msgspec.Struct, frozen=True, kw_only=True):
-    """The window in which one batch was replayed."""
+    """The window in which the same batch was replayed."""
 
     num_steps: int
     begin_s: float
@@ -47,7 +47,7 @@ class BatchReplay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageCacheDrop(msgspec.Struct, frozen=True, kw_only=True):
-    """Files whose pages were dropped; of the `probed_bytes` looked at, `resident_bytes` were cached all the same."""
+    """Files whose pages were dropped; of `probed_bytes` that were checked, `resident_bytes` were still cached."""
 
     num_files: int
     num_bytes: int
@@ -58,7 +58,7 @@ class PageCacheDrop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoaderIsolation(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's event `isolated`."""
+    """The agent's `isolated` event."""
 
     loaders: list[LoaderDrain] = []
     replayed: BatchReplay | None = None
@@ -67,9 +67,9 @@ class LoaderIsolation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_upper_bounds(runner: TaskRunner, run: RunSpec, watcher: Watcher, timing: Timing) -> list[UpperBound] | Unknown:
-    """Return what a step takes with the loader alone, with one batch replayed, and with both, as in the plain window.
+    """Return the step time with the loader alone, with one batch replayed, and with both, as in the plain window.
 
-    They are timed in the live run, on the first rank. A command that has ended is run once more.
+    All three are timed in the live run, on the first rank. If the command has ended, it is run once more.
     """
     watcher.running("the loader alone, and then steps without it")
     try:
@@ -82,7 +82,7 @@ def find_upper_bounds(runner: TaskRunner, run: RunSpec, watcher: Watcher, timing
 
 
 def _said(runner: TaskRunner, run: RunSpec) -> LoaderIsolation | Unknown:
-    """What the agent of the first rank said.
+    """Return the answer of the first rank's agent.
 
     Raises:
         DynotuneError: the command failed, or makes too few steps.
@@ -109,7 +109,7 @@ def _said(runner: TaskRunner, run: RunSpec) -> LoaderIsolation | Unknown:
 
 
 def rows(said: LoaderIsolation, timing: Timing, page_cache: PageCache) -> list[UpperBound]:
-    """The three upper bounds, of what the agent said and the plain window's timing."""
+    """Return the three upper bounds, from the agent's answer and the plain window's timing."""
     replayed = said.replayed
     if replayed is None or not replayed.num_steps:
         return []
@@ -119,7 +119,7 @@ def rows(said: LoaderIsolation, timing: Timing, page_cache: PageCache) -> list[U
         step_s=window_s / replayed.num_steps,
         num_steps=replayed.num_steps,
         samples_per_s=replayed.num_samples / window_s if replayed.num_samples else None,
-        notes=["the program changed the batch in place, so it saw other values each time"]
+        notes=["the program changed the batch in place, so its values differed each time"]
         if said.changed_in_place
         else [],
     )
@@ -128,7 +128,7 @@ def rows(said: LoaderIsolation, timing: Timing, page_cache: PageCache) -> list[U
 
 
 def _loader(said: LoaderIsolation, num_steps: int, page_cache: PageCache) -> UpperBound:
-    """A step's batches of all loaders, one loader after another."""
+    """Return the time of a step's batches from all loaders, drained one after another."""
     step_s = sum(row.seconds / row.num_batches * row.num_replayed / num_steps for row in said.loaders)
     duration_s = sum(row.seconds for row in said.loaders)
     only = said.loaders[0] if len(said.loaders) == 1 else None
@@ -151,7 +151,7 @@ def _in_words(row: LoaderDrain) -> str:
 
 
 def _page_cache(dropped: PageCacheDrop | None, asked: PageCache) -> tuple[str, list[str]]:
-    """What the cache was, and what to be wary of: warm unless the files' pages were seen to be gone."""
+    """Return the page cache's state, and warnings: it counts as warm unless the files' pages were seen to be gone."""
     if asked == "warm":
         return "warm", []
     if dropped is None:

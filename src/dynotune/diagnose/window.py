@@ -1,4 +1,4 @@
-"""Where the plain window begins and how many steps it holds."""
+"""Choose where the plain window begins and how many steps it holds."""
 
 import math
 import statistics
@@ -11,8 +11,8 @@ from dynotune.schema.run import RunSpec
 from dynotune.schema.task import TimeWindow
 from dynotune.text import words
 
-# Long enough for what comes every few steps to show in its proportion; a hundred steps are the fewest of which one can
-# be called the slowest hundredth; and nobody waits half a minute for a diagnosis of slow steps.
+# In this time, events of every few steps show in their proportion. A hundred steps are the fewest that have a slowest
+# hundredth. Nobody waits half a minute for a diagnosis of slow steps.
 SHORTEST_S, LONGEST_S = 2.0, 10.0
 ENOUGH_STEPS, ENOUGH_S = 100, 5.0
 USUAL_STEPS, FEWEST_STEPS = 30, 3
@@ -22,7 +22,7 @@ RECENT_STEPS, TURN_STEPS = 100, 20
 def window_from_now(records: Sequence[Record], request: RunSpec) -> TimeWindow:
     """Place the window a few steps ahead, at the same step in all ranks.
 
-    It spans whole epochs if these are short, and else no begin of an epoch if possible.
+    The window spans whole epochs if these are short; otherwise it avoids the begin of an epoch if possible.
     """
     record = records[0]
     num_steps = request.window_steps or window_steps(record)
@@ -31,13 +31,13 @@ def window_from_now(records: Sequence[Record], request: RunSpec) -> TimeWindow:
 
 
 def window_within(record: Record, request: RunSpec) -> TimeWindow:
-    """Place the window of a command that makes no more steps than are in `record`.
+    """Place the window of a command that makes no more steps than `record` has.
 
     Raises:
-        TooFewSteps: there is no room for it.
+        TooFewSteps: the command makes too few steps for the window.
     """
     num, first = len(record.steps), pilot.num_steps_to_find(record) + pilot.ROOM_STEPS
-    # One is left over: two runs may differ by one.
+    # One step is left over: two runs may differ by one.
     room = num - first - 1
     wanted = max(first, request.warmup_steps or pilot.steady_steps(record) or num // 2)
     num_steps = request.window_steps or max(FEWEST_STEPS, min(window_steps(record), num - wanted - 1))
@@ -51,7 +51,7 @@ def window_within(record: Record, request: RunSpec) -> TimeWindow:
 
 
 def window_steps(record: Record) -> int:
-    """How many steps, from those made so far."""
+    """Choose the number of steps, from those made so far."""
     length = pilot.epoch_steps([record])
     step_s = _mean_step_s(record, length)
     num = max(USUAL_STEPS, math.ceil(SHORTEST_S / step_s))
@@ -61,15 +61,15 @@ def window_steps(record: Record) -> int:
     num = min(num, most)
     if length is None or length > most:
         return num
-    # What happens once an epoch then counts as often as it does.
+    # Events that occur once an epoch then count in their true proportion.
     return min(math.ceil(num / length), max(most // length, math.ceil(FEWEST_STEPS / length))) * length
 
 
 def _mean_step_s(record: Record, length: int | None) -> float:
-    """Of recent steps, but for the warm-up: its compilations and first batches would make the window too short.
+    """Return the mean of recent steps without the warm-up, whose compilations and first batches shorten the window.
 
-    Of whole epochs where their length is known, and they hold what an epoch's begin costs. Else of the middle one of
-    turns of steps: one in which the machine was busy with something else would make it too short as well.
+    If the epoch length is known, whole epochs are averaged, which include the cost of an epoch's begin. Otherwise the
+    middle one of several groups of steps is taken: other programs may have slowed a group down.
     """
     made = record.step_s
     if length is not None and len(made) >= length:

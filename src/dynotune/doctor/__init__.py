@@ -1,11 +1,11 @@
-"""From facts to findings: the rules, and what decides how much a finding weighs.
+"""From facts to findings: the rules, and the policy that weighs findings.
 
 `examine(view, scope)` asks every rule. A rule is a pure function of an `ObservationView`: it launches nothing, reads no
 file and asks no clock. `@rule` declares its texts and its candidate settings; `explain` and the docs are made from
 these. `claims` finds advice by word, finding and trace, `differences` compares two machines, and `policy` holds the
 thresholds.
 
-How facts come about is not here: `probe` asks the machine, `diagnose` watches a command.
+Other rooms collect the facts: `probe` asks the machine, `diagnose` watches a command.
 """
 
 from dynotune.doctor.bounds import bound_of_compiling

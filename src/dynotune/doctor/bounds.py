@@ -1,4 +1,4 @@
-"""Bounds of what a change saves of a plain step: arithmetic that rules on kernels, precision and code share."""
+"""Bound the saving of a change as a share of a plain step, for rules on kernels, precision and code."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -22,10 +22,10 @@ _SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high")
 def faster_device_saving(view: ObservationView) -> float:
     """Return what an infinitely fast device would save of a plain step.
 
-    If the device hardly waits for host or loader, this is all of its work: how fast the host would be, a device that it
-    keeps busy does not show. Otherwise running the timeline again without its work tells; where there was none to run,
-    a faster device shortens the step at most by the time for which the host waits for it. For a program without a
-    device, return the time of its operators, which the host itself runs.
+    If the device hardly waits for host or loader, this is all of its work, because the speed of the host does not show
+    behind a busy device. Otherwise the timeline is replayed without the device's work. Without a timeline, a faster
+    device shortens the step at most by the time that the host waits for the device. For a program without a device,
+    return the time of its operators, which the host itself runs.
     """
     attribution = view.attribution
     shares = attribution.shares
@@ -42,20 +42,20 @@ def faster_device_saving(view: ObservationView) -> float:
 
 
 def faster_host_saving(view: ObservationView) -> float:
-    """Return what an infinitely fast host would save of a plain step; 1 where there was no timeline to run again."""
+    """Return what an infinitely fast host would save of a plain step; 1 if there is no timeline to replay."""
     return view.attribution.counterfactual_savings.get("host", 1.0)
 
 
 def saving(view: ObservationView, share: float) -> float:
-    """Return the part of `share`, the time of some kernels, by which a step gets shorter without them."""
+    """Return how much shorter a step gets without kernels that take `share` of it."""
     return max(0.0, min(share, faster_device_saving(view)))
 
 
 def idle_in_doubt(view: ObservationView) -> float:
-    """Return how much of a plain step's idle time the device may have worked: its clock was lowered for power or heat.
+    """Return the share of a plain step that counts as idle but may be work, as the device's clock was lowered.
 
-    A recorded step takes longer and leaves the device idle for longer, so its kernels may have run at a higher clock.
-    0 if that is not known.
+    A recorded step takes longer and leaves the device idle for longer, so its kernels may have run at a higher clock. 0
+    if that is not known.
     """
     attribution, reasons = view.observation.attribution, view.fact_or_none("window.clock_reasons")
     highest, clock = (view.number_or_none(name) for name in ("gpu.max_sm_clock_mhz", "window.sm_clock_mhz"))
@@ -68,7 +68,7 @@ def idle_in_doubt(view: ObservationView) -> float:
 def bound_of_compiling(view: ObservationView) -> float:
     """Return the most that compiling the model saves of a plain step.
 
-    It saves the device's waits for the host, its pauses between queued kernels, and the work that fusing spares.
+    It saves the device's waits for the host, its pauses between queued kernels, and the work that fusing saves.
     Compiling shortens the host's work, too, so the device's work counts even if the host sets the pace now. It does not
     count if the loader sets the pace.
 
@@ -83,32 +83,32 @@ def bound_of_compiling(view: ObservationView) -> float:
     fused = min(fusable_s / trace.num_steps / step_s, shares.device)
     if shares.input > policy.DEVICE_SETS_PACE:
         fused = saving(view, fused)
-    # Pauses before kernels that were queued late are in the host's share; the other pauses are in no other share.
+    # Pauses before kernels that were queued late are in the host's share; no other share contains the other pauses.
     pauses = min(view.lost("launch-latency"), shares.other)
     return min(1.0, shares.host + pauses + fused)
 
 
 def is_at(where: Place, *words: str) -> bool:
-    """Tell whether the place's operator has one of these words in its name."""
+    """Tell whether the name of the place's operator contains one of these words."""
     return any(word in where.operator.lower() for word in words)
 
 
 def operators(view: ObservationView, matches: Callable[[str], object]) -> list[Operator]:
-    """Return the recorded operators whose name `matches`, of the two hundred that took most time."""
+    """Return the operators whose name `matches`, among the two hundred that took most time in the recording."""
     return [row for row in view.trace.operators if matches(row.name)]
 
 
 def operator_share(view: ObservationView, matches: Callable[[str], object]) -> float:
-    """Return the share of a plain step without a device that lies inside these operators themselves."""
+    """Return the share of a plain step without a device that these operators take themselves, without their callees."""
     all_s = sum(row.self_s for row in view.trace.operators)
     own_s = sum(row.self_s for row in operators(view, matches))
     return own_s / all_s * view.attribution.shares.device if all_s else 0.0
 
 
 def host_share(view: ObservationView, matches: Callable[[str], bool]) -> float:
-    """Return the host's own time in these operators, at most the device's wait for the host, of a plain step.
+    """Return the host's own time in these operators as a share of a plain step, at most the device's wait for the host.
 
-    Recording slows the host: its recorded time is no less than in a plain step.
+    Recording slows the host, so the recorded time is an upper bound for a plain step.
     """
     num_steps, step_s = view.trace.num_steps, view.timing.step_s
     if not num_steps or not step_s:
@@ -118,10 +118,10 @@ def host_share(view: ObservationView, matches: Callable[[str], bool]) -> float:
 
 
 def waits_for_host(view: ObservationView) -> float:
-    """Return the device's wait for the host, of a plain step; without a device, Python between operators.
+    """Return the device's wait for the host as a share of a plain step; without a device, Python between operators.
 
-    Python counts at most as long as recorded: recording slows Python, so a plain step with more of it was delayed by
-    other programs on the machine.
+    Python counts at most as long as recorded: recording slows Python, so extra time in a plain step came from other
+    programs on the machine.
     """
     attribution = view.attribution
     share = attribution.shares.host
@@ -136,19 +136,19 @@ def waits_for_host(view: ObservationView) -> float:
 
 
 def after_waits(view: ObservationView) -> float:
-    """Return the host's work that the device waits for only because the host had waited first, of a plain step.
+    """Return the share of a plain step in which the device waits for host work that follows a wait of the host.
 
-    The host waited for the device or for a batch. Otherwise it would do this work while the device is busy.
+    The host waited for the device or for a batch. Without that wait it would do this work while the device is busy.
     """
     of_copies = behind_pageable_copies(view) or delay_of_device(view, "h2d-blocking")
     return of_copies + sum(delay_of_device(view, cause) for cause in ("sync-per-step", "loader-bound"))
 
 
 def behind_pageable_copies(view: ObservationView) -> float:
-    """Return what waits for pageable copies cost beyond the idle time right after them, of a plain step.
+    """Return the share of a plain step that waits for pageable copies cost beyond the idle time right after them.
 
-    0 unless all copies to the device read pageable memory. Work is queued late after small copies, too. The cost is at
-    most the device's wait for the host, without the part due to tensors that are made on the host.
+    0 unless all copies to the device read pageable memory. Small copies also delay the queueing of later work. The cost
+    is at most the device's wait for the host, without the part due to tensors that are made on the host.
     """
     copies = [row for row in view.trace.copies if row.kind == "HtoD"]
     if not copies or any(row.pinned is not False for row in copies):
@@ -165,17 +165,17 @@ def to_device(view: ObservationView) -> list[Copies]:
 
 
 def is_pinned(view: ObservationView) -> bool:
-    """Tell whether at least a quarter of the copies to the device is of page-locked memory."""
+    """Tell whether at least a quarter of the copies to the device read page-locked memory."""
     rows = to_device(view)
     num = sum(row.num for row in rows if row.pinned)
     return num > 0 and 4 * num >= sum(row.num for row in rows)
 
 
 def delay_of_device(view: ObservationView, cause: str) -> float:
-    """Return what a plain step saves without this cause, beyond the idle time in which the cause was seen.
+    """Return the share of a plain step that this cause costs beyond the idle time in which the cause was seen.
 
-    0 if the cause did not delay the device: no finding bears such a cost, and it stays where it is. A wait for a copy
-    of page-locked memory delays it later, too: the queue is empty from then on.
+    0 if the cause did not delay the device: no finding then has such a cost, and the time stays in its old share. A
+    wait for a copy of page-locked memory also delays the device later, because its queue is empty after the wait.
     """
     lost = view.lost(cause)
     bears = lost or (cause == "h2d-blocking" and is_pinned(view))
@@ -183,9 +183,9 @@ def delay_of_device(view: ObservationView, cause: str) -> float:
 
 
 def unless_waited(view: ObservationView, share: float) -> float:
-    """Limit a share that was measured on the host to the time for which the device waits for host or loader.
+    """Limit a share that was measured on the host to the time that the device waits for host or loader.
 
-    Return all of it without a device, or if the waits of a step are not known.
+    Return the whole share without a device, or if the waits of a step are not known.
     """
     attribution = view.observation.attribution
     if isinstance(attribution, Unknown) or attribution.busy_share is None:
@@ -200,13 +200,13 @@ def goes_backward(view: ObservationView) -> bool:
 
 
 def capability(view: ObservationView) -> tuple[int, int]:
-    """Return the compute capability of the device in use, (9, 0)."""
+    """Return the compute capability of the device in use, such as (9, 0)."""
     value = view.fact_or_none("live.compute_capability") or view.text("gpu.compute_capability")
     return version(str(value))
 
 
 def bytes_per_s(view: ObservationView) -> float:
-    """Return the least bandwidth of the memory that the program works in: the device's, else the host's."""
+    """Return the lowest bandwidth of the memory that the program works in: the device's, else the host's."""
     if not view.uses_cuda:
         return policy.HOST_BYTES_PER_S
     known = or_else(lambda: capability(view), (0, 0))
@@ -214,19 +214,19 @@ def bytes_per_s(view: ObservationView) -> float:
 
 
 def main_model(view: ObservationView) -> Model | None:
-    """Return the first of the outermost modules, which has most parameters."""
+    """Return the outermost module with the most parameters."""
     return view.models[0] if view.models else None
 
 
 def num_input_shapes(view: ObservationView) -> int:
-    """Return the most distinct input shapes of an outermost module; 0 if they were not followed."""
+    """Return the most distinct input shapes of any outermost module; 0 if shapes were not counted."""
     return max((model.call.num_input_shapes or 0 for model in view.models if model.call is not None), default=0)
 
 
 def inputs_grow(view: ObservationView, model: Model) -> bool:
     """Tell whether most calls of a module had longer inputs than the call before.
 
-    In a training, batches that are sorted by length grow, too, but not always by the same.
+    In training, batches that are sorted by length grow, too, but not always by the same amount.
     """
     call = model.call
     if call is None or call.num < policy.FEWEST_CALLS or call.num_grown < policy.MOST_CALLS_GROW * call.num:
@@ -235,7 +235,7 @@ def inputs_grow(view: ObservationView, model: Model) -> bool:
 
 
 def place_of(losses: Iterable[LostTime], model: Model | None = None) -> Place:
-    """Return the place of the largest loss, else the place where the model is called."""
+    """Return the place of the largest loss; without one, the place where the model is called."""
     largest = max(losses, key=lambda loss: loss.share, default=None)
     if largest is not None and largest.where != Place():
         return largest.where
@@ -253,5 +253,5 @@ def at_least(severity: Severity, least: Severity) -> Severity:
 
 
 def severity_of(share: float | Unknown, otherwise: Severity) -> Severity:
-    """Return the severity of the share; `otherwise` if nothing bounds it."""
+    """Return the severity of a known share; `otherwise` if the share is unknown."""
     return otherwise if isinstance(share, Unknown) else policy.severity(share)

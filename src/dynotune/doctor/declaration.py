@@ -1,4 +1,4 @@
-"""A rule: what it declares about itself, the function that judges, and findings made of its judgements."""
+"""A rule: its declaration, the function that judges, and the findings made of its judgements."""
 
 import functools
 import tomllib
@@ -30,26 +30,26 @@ COST_OF_KIND: dict[Kind, float | Unknown] = {
     "memory": Unknown("it costs memory"),
     "correctness": Unknown("it costs right results, not time"),
 }
-"""The share of a step for a judgement that names none."""
+"""The share of a step for a judgement without one, by kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Conclusion of a rule; `Rule` makes a finding of it.
+    """The conclusion of a rule, from which `Rule` makes a finding.
 
     Args:
-        claim: as in `Finding`; the rule's title if it is empty.
+        claim: as in `Finding`; "" for the rule's title.
         evidence, where: as in `Finding`.
-        kind, remedy, commands: as in `Finding`; those of findings.toml if they are None or empty.
-        share: as in `Finding`; None for the usual cost of the kind.
-        severity: that of the share if None.
-        otherwise: severity if the share is unknown; low for a rule on the machine where there is no GPU. Without it and
-            `severity`, a share below `policy.LEAST_SHARE` makes no finding.
-        candidates: None for the settings that the rule declares with a value.
-        losses: causes in the trace. They stand first in the evidence, and the largest gives the place.
-        model: whose call is the place unless the losses give one.
-        variables: of the environment. They stand first in the evidence with who set them, which gives the place; to
-            unset them is the candidate unless there are others.
+        kind, remedy, commands: as in `Finding`; None or empty for those in findings.toml.
+        share: as in `Finding`; None for the usual cost of the rule's kind.
+        severity: None for the severity of the share.
+        otherwise: severity if the share is unknown; low for a rule on the machine where there is no GPU. Without this
+            and `severity`, a share below `policy.LEAST_SHARE` makes no finding.
+        candidates: None for the settings that the rule declares together with a value.
+        losses: causes in the trace. They come first in the evidence, and the largest gives the place.
+        model: module whose call is the place, unless the losses give a place.
+        variables: environment variables. They come first in the evidence, with who set them, which gives the place.
+            Unsetting them is the candidate unless there are others.
     """
 
     claim: str = ""
@@ -76,12 +76,12 @@ class Rule:
     """One rule. Call it with a view to get its findings.
 
     Args:
-        scope: `machine` needs facts alone; `program` needs a command that was watched.
+        scope: `machine` for a rule that needs only facts; `program` for a rule that needs a watched command.
         sees, costs, wrong_when: prose for readers: what the rule looks at, what the finding costs, when it is wrong.
-        offers: candidates of a finding that names no others, and knobs alone of those whose value a finding computes.
-        explains: ids of more general findings of which this one is the reason.
-        kind, remedy, commands: of findings that name none of their own.
-        on_cuda: the rule finds nothing in a program that uses no CUDA device.
+        offers: default candidates of a finding; a knob without a value if the finding computes the value.
+        explains: ids of more general findings whose cause this rule names.
+        kind, remedy, commands: defaults for findings that name none of their own.
+        on_cuda: whether the rule applies only to programs that use a CUDA device.
     """
 
     id: str
@@ -153,7 +153,7 @@ class Rule:
 
 
 class _Prose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of findings.toml, or what stands in its place."""
+    """An entry of findings.toml, or the arguments of `rule` in its place."""
 
     title: str
     sees: str
@@ -167,7 +167,7 @@ class _Prose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _PROSE: dict[str, dict[str, Any]] = tomllib.loads(files(__package__).joinpath("findings.toml").read_text("utf-8"))
-"""By a finding's id: what `_Prose` has fields for, as `Rule` has it."""
+"""The texts of findings.toml by a finding's id, with the fields of `_Prose`, to be used in `Rule`."""
 
 
 def rule(
@@ -178,12 +178,12 @@ def rule(
     on_cuda: bool = False,
     **told: Any,
 ) -> Callable[[Judge], Rule]:
-    """Make a `Rule` of the function below, with what findings.toml tells of it.
+    """Make a `Rule` of the decorated function, with the texts of findings.toml.
 
     Args:
-        id: of a rule made from a row of a table; otherwise it is the function's name, with dashes.
-        candidates: beside those of findings.toml, where a table of the program names them.
-        told: what several rules share, in place of findings.toml.
+        id: for a rule made from a row of a table; otherwise the function's name with dashes.
+        candidates: settings besides those of findings.toml, if a table of the program names them.
+        told: texts that several rules share, in place of findings.toml.
     """
 
     def made(judge: Judge) -> Rule:

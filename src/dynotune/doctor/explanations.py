@@ -1,4 +1,4 @@
-"""Explanations of findings, from their rules, and of claims."""
+"""Explain findings, by the texts of their rules, and claims."""
 
 import difflib
 import re
@@ -13,11 +13,11 @@ from dynotune.schema.claims import Claim, Explained, Explanation
 from dynotune.schema.errors import UsageError
 
 SHORTEST_PART = 4
-"""Characters of a word that may stand for a longer one: `rmem` for `net.core.rmem_max`."""
+"""Fewest characters of a word that may stand for a longer name: `rmem` for `net.core.rmem_max`."""
 
 
 def by_name(word: str, claims: Iterable[Claim]) -> list[Claim]:
-    """Return the claims that `word` names wholly; if there are none, those that it names in part."""
+    """Return the claims with `word` as a whole name; if there are none, those with `word` as part of a name."""
     plain = _plain(word)
     names = [(claim, {_plain(name) for name in [claim.id, *claim.about]}) for claim in claims]
     exact = [claim for claim, own in names if plain in own]
@@ -27,9 +27,9 @@ def by_name(word: str, claims: Iterable[Claim]) -> list[Claim]:
 
 
 def seen_here(view: ObservationView, claims: Iterable[Claim], finding_ids: Collection[str] = ()) -> Iterator[Claim]:
-    """Yield the claims whose traces are on this machine, with the trace.
+    """Yield the claims whose traces are on this machine, each with its trace.
 
-    Claims that bear on one of the findings that were made are left out, but for real-time kernels.
+    Claims that bear on one of the made findings are left out, except those about real-time kernels.
     """
     for claim in claims:
         is_covered = claim.id != "preempt-rt" and any(id_ in finding_ids for id_ in claim.bears_on)
@@ -44,9 +44,9 @@ def _plain(text: str) -> str:
 
 
 def _trace(view: ObservationView, name: str, usual: Sequence[int | str]) -> str:
-    """Return the trace of a variable that is set, or of a kernel setting that is not as usual; "" if there is none.
+    """Return the trace of a variable that is set or of an unusual kernel setting; "" if there is none.
 
-    `usual`: of a setting its values, of `tcp_rmem` the largest one; of a variable those that count, or none for all.
+    `usual`: a setting's usual values (of `tcp_rmem` the largest one), or a variable's values that count; empty for all.
     """
     variable = name.removeprefix("env.")
     match view.fact_or_none(name if variable != name else f"host.{name.rpartition('.')[2].lower()}"):
@@ -65,16 +65,16 @@ MOST_NEAR = 3
 
 
 def explain(word: str, claims: Sequence[Claim]) -> Explanation:
-    """Explain a finding by its id, with the claims that bear on it; or claims by what people call them.
+    """Explain a finding by its id, with the claims that bear on it, or explain claims by their common names.
 
-    Raises UsageError: no finding and no claim has this name; the hint holds the nearest names.
+    Raises UsageError: no finding and no claim has this name; the hint lists the nearest names.
     """
     rules = all_rules()
     id_ = word.strip().lower().replace("_", "-")
     speaking = [rule.id for rule in rules.values() if _speaks(rule, word)]
     named = by_name(word, claims)
     if len(speaking) == 1 and not named and word.isalpha():
-        id_ = speaking[0]  # a plain word that one finding alone speaks of
+        id_ = speaking[0]  # a plain word that only one finding mentions
     if id_ in rules:
         bearing = [claim for claim in claims if id_ in claim.bears_on]
         return Explanation(asked=word, finding=explained(rules[id_]), claims=bearing)
@@ -85,14 +85,14 @@ def explain(word: str, claims: Sequence[Claim]) -> Explanation:
 
 
 def _speaks(rule: Rule, word: str) -> bool:
-    """Tell whether the rule's texts hold each part of the word, as a word or the beginning of one."""
+    """Tell whether the rule's texts contain each part of `word`, as a whole word or the beginning of a word."""
     parts = re.findall(r"\w+", word.lower().replace("_", " "))
     text = f"{rule.id} {rule.title} {rule.sees} {rule.costs}".lower()
     return bool(parts) and all(re.search(rf"\b{re.escape(part)}", text) for part in parts)
 
 
 def explained(rule: Rule) -> Explained:
-    """Return what a rule declares, as a document holds it."""
+    """Return a rule's declaration as part of a document."""
     return Explained(
         id=rule.id,
         title=rule.title,

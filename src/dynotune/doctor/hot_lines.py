@@ -1,4 +1,4 @@
-"""Lines of the program at which its threads were seen: how much of a step they are, and what stands in them."""
+"""Lines of the program at which a sampler saw its threads: each line's share of a step, and its code."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -11,9 +11,9 @@ from dynotune.schema.observation import Line, SamplePart, Thread
 from dynotune.schema.trace_summary import Place
 
 FEWEST = 20
-"""Times that a thread was looked at: with fewer, one time more or less is a twentieth of a step."""
+"""Samples of a thread: with fewer, a single sample is more than a twentieth of a step."""
 ASLEEP = 0.25
-"""Processor time over wall time of a thread at a line. Below it the line waits."""
+"""Processor time over wall time of a thread at a line. Below this the line waits."""
 NOWHERE = Place()
 MOST_TOLD, LEAST_TOLD = 3, 0.005
 
@@ -21,7 +21,7 @@ Seen = tuple[Line, float]
 """A line, and its share of a step."""
 
 _LIBRARY = re.compile(r"/(site|dist)-packages/")
-# An environment may lie in a folder of that name.
+# An environment's folder may also be named torch.
 _OF_TORCH = re.compile(r"(^|/)torch/(?!.*/(lib/python3|(site|dist)-packages/))")
 _WAITING = re.compile(r"/(threading|queue|selectors|socket|ssl|subprocess|multiprocessing/\w+|concurrent/\w+)\.py\(")
 HANDS_OVER = re.compile(r"/(queue|threading)\.py\(")
@@ -33,7 +33,7 @@ _READS = re.compile(
 
 
 def steps_thread(view: ObservationView) -> Thread:
-    """Return the thread that makes the steps. Raises Missing: nobody looked, or too briefly."""
+    """Return the thread that makes the steps. Raises Missing: no sampler ran, or for too short a time."""
     found = next((thread for thread in view.process.threads if thread.of_steps), None)
     if found is None or found.num < FEWEST:
         raise Missing("lines of the program", "its threads were not looked at often enough")
@@ -41,19 +41,19 @@ def steps_thread(view: ObservationView) -> Thread:
 
 
 def is_torchs(line: Line) -> bool:
-    """Tell whether the line calls torch's Python: a module, a backward pass, an optimizer."""
+    """Tell whether the line runs torch's Python code: a module, a backward pass, an optimizer."""
     return _OF_TORCH.search(line.callee) is not None
 
 
 def ends_in_torch(line: Line) -> bool:
-    """Tell whether the line calls torch's Python itself, or by a library that trains or generates."""
+    """Tell whether the line calls torch's Python code, directly or through a library for training or generation."""
     return is_torchs(line) or bool(_LIBRARY.search(line.callee) and _OF_TORCH.search(line.leaf))
 
 
 def asleep(view: ObservationView) -> list[Seen]:
-    """Return the lines at which the steps' thread sleeps, or waits for a thread, a socket or a process.
+    """Return the lines at which the thread that makes the steps sleeps or waits for a thread, socket or process.
 
-    A line that takes no processor time may also wait for the device, or for a core: it has to say what it waits for.
+    A line that takes no processor time may also wait for the device or for a core, so its code must name the wait.
     """
     thread = steps_thread(view)
     chosen = (
@@ -65,10 +65,10 @@ def asleep(view: ObservationView) -> list[Seen]:
 
 
 def _idles(view: ObservationView, line: Line, cpu_s: float | None = None) -> bool:
-    """Tell whether the thread took hardly any processor time at the line, this one where it is given.
+    """Tell whether the thread took hardly any processor time at the line; `cpu_s` replaces the line's own time.
 
-    A line that was left before the thread is looked at again also has the time of the lines that follow. One that does
-    nothing but sleep took none of it.
+    If the thread leaves a line before its next sample, the line also gets the time of the lines that follow. A line
+    that only sleeps takes none of that time.
     """
     if line.inside or is_torchs(line):
         return False
@@ -85,10 +85,10 @@ def _waits(line: Line) -> bool:
 
 
 def of_python(view: ObservationView, chosen: Callable[[Line], bool] = lambda line: True) -> list[Seen]:
-    """Return lines of Python's own work between operators, with the share of a step that each bounds.
+    """Return lines of Python's own work between operators, each with a bound of its share of a step.
 
-    With a device, a line costs at most its time, and at most what the device waits for the host. One that reads a value
-    of the device waits for it: see `of_reads`.
+    With a device, a line costs at most its own time, and at most the device's wait for the host. A line that reads a
+    value of the device waits for the device: see `of_reads`.
     """
     thread = steps_thread(view)
     sleeps = [line for line, _ in asleep(view)]
@@ -100,15 +100,15 @@ def of_python(view: ObservationView, chosen: Callable[[Line], bool] = lambda lin
 
 
 def within(lines: list[Seen], share: float) -> list[Seen]:
-    """Return the lines with shares that sum to no more than this one: some of what they do is operators'."""
+    """Return the lines with shares scaled down to sum to at most `share`: part of their time belongs to operators."""
     total = sum(part for _, part in lines)
     return [(line, part * min(1.0, share / total)) for line, part in lines] if total else []
 
 
 def of_loader(view: ObservationView, chosen: Callable[[Line], bool] = lambda line: True) -> list[Seen]:
-    """Return lines that samples are made in, with their part of the step's wait for them: `callee` is `decode: text`.
+    """Return lines that make samples, each with its part of the step's wait for samples; `callee` is `decode: text`.
 
-    A thread of the program's own is waited for where the thread of the steps waits for a queue or an event.
+    Threads of the program itself count if the thread that makes the steps waits for a queue or an event.
     """
     loader = main_loader(view)
     if loader is None:
@@ -131,18 +131,18 @@ def _line(part: SamplePart) -> Line:
 
 
 def of_reads(view: ObservationView) -> list[Seen]:
-    """Return the lines that read values of the device, or wait for it: their time, with what they compute for that."""
+    """Return the lines that read values of the device or wait for it, with the time to compute what they read."""
     return of_thread(view, lambda line: _READS.search(line.text) is not None)
 
 
 def of_thread(view: ObservationView, chosen: Callable[[Line], bool]) -> list[Seen]:
-    """Return lines of the steps' thread outside of the loader, with all of their time, torch's included."""
+    """Return lines of the thread that makes the steps, outside the loader, with all of their time, torch's included."""
     thread = steps_thread(view)
     return [(line, line.num / thread.num) for line in thread.lines if not line.inside and chosen(line)]
 
 
 def updating(view: ObservationView) -> float | None:
-    """Return the part of the plain steps in which their thread was seen in torch's optimizers; None if it never was."""
+    """Return the share of plain steps in which their thread was seen in torch's optimizers; None if it never was."""
     thread = or_else(lambda: steps_thread(view), None)
     if thread is None:
         return None
@@ -151,18 +151,18 @@ def updating(view: ObservationView) -> float | None:
 
 
 def known(lines: Callable[[ObservationView], list[Seen]], view: ObservationView) -> list[Seen]:
-    """Return these lines; none where nobody looked."""
+    """Return `lines(view)`; an empty list if no sampler ran."""
     return or_else(lambda: lines(view), [])
 
 
 def place(lines: Iterable[Seen], otherwise: Place = NOWHERE) -> Place:
-    """Return the place of the largest of these lines."""
+    """Return the place of the largest of these lines; `otherwise` without lines."""
     largest = max((pair for pair in lines if pair[0].function), key=lambda pair: pair[1], default=None)
     return otherwise if largest is None else Place(function=largest[0].function)
 
 
 def told(lines: Iterable[Seen], what: str = "of a step") -> list[str]:
-    """Return the largest of these lines as evidence."""
+    """Return lines of evidence for the largest of these lines."""
     alike: dict[str, float] = {}
     for line, share in lines:
         alike[in_words(line)] = alike.get(in_words(line), 0.0) + share

@@ -1,4 +1,4 @@
-"""The program's data loaders and their cost: arithmetic that rules share."""
+"""The program's data loaders and their cost: arithmetic that several rules share."""
 
 import math
 
@@ -20,12 +20,12 @@ def main_loader(view: ObservationView) -> Loader | None:
 
 
 def loading_of(loader: Loader) -> Loading:
-    """Return the cost of the loader's batches. Raises Missing: the making of batches was not timed."""
+    """Return the cost of the loader's batches. Raises Missing: batches were not timed."""
     return required(loader.loading, "what making batches takes")
 
 
 def steady_wait(view: ObservationView, loader: Loader | None) -> float:
-    """Return the share of a step that waits for the loader, without epochs' starts by new workers or by a sampler."""
+    """Return the share of a step that waits for the loader, except at an epoch's start for new workers or a sampler."""
     wait = view.attribution.shares.input
     if loader is None or wait < policy.LEAST_SHARE:
         return wait
@@ -41,20 +41,20 @@ def starts_workers_each_epoch(view: ObservationView, loader: Loader) -> bool:
     drawn_per_s, timing = _batches_per_s(view, loader), view.timing
     if not loader.num_batches or drawn_per_s is None:
         return True
-    # That many epoch starts have no more batches than these between, before and after them.
+    # With this many epoch starts, the batches between them cannot exceed the loader's length.
     return drawn_per_s * timing.window_s / num_ranks(view) <= loader.num_batches * (timing.num_epochs + 1)
 
 
 def _batches_per_s(view: ObservationView, loader: Loader) -> float | None:
-    """Return the batches of all ranks in a second; None if that is not known."""
+    """Return the batches of all ranks per second; None if that is not known."""
     samples_per_s = view.timing.samples_per_s
     return samples_per_s / loader.batch_size if samples_per_s is not None and loader.batch_size else None
 
 
 def epoch_starts(view: ObservationView, needed_s: float = 0.0) -> float:
-    """Return the share of the window that first steps of epochs take beyond other steps and `needed_s`.
+    """Return the share of the window by which first steps of epochs exceed other steps and `needed_s` seconds.
 
-    With a device, it is at most the device's wait: the device goes on with queued work.
+    With a device, the share is at most the device's wait, because the device goes on with queued work.
     """
     timing = view.timing
     if not timing.num_epochs or timing.epoch_begin_s is None:
@@ -65,12 +65,12 @@ def epoch_starts(view: ObservationView, needed_s: float = 0.0) -> float:
 
 
 def first_batch_s(loader: Loader) -> float:
-    """Return the time of an epoch's first batch. No worker makes it ahead."""
+    """Return the seconds of an epoch's first batch, which no worker can make ahead."""
     return 0.0 if isinstance(loader.loading, Unknown) else loader.loading.fetch_s
 
 
 def are_behind(view: ObservationView, loader: Loader) -> bool:
-    """Tell whether more workers may make more batches; true if their work was not timed.
+    """Tell whether more workers may make more batches; true if the workers were not timed.
 
     Workers that rest while the program saves or begins an epoch may still be too slow for the steps between.
     """
@@ -81,9 +81,9 @@ def are_behind(view: ObservationView, loader: Loader) -> bool:
 
 
 def more_workers(view: ObservationView, loader: Loader) -> list[Setting]:
-    """Return the number of workers that make batches as fast as they are used, and twice that, as many as have room.
+    """Return settings with enough workers to make batches as fast as they are used, and with twice as many.
 
-    Return none for a data set that gives each worker all of its data.
+    Return no setting for a data set that gives each worker all of its data.
     """
     if gives_all_to_each(loader):
         return []
@@ -97,7 +97,7 @@ def more_workers(view: ObservationView, loader: Loader) -> list[Setting]:
 
 
 def _kept_busy_by(view: ObservationView, loader: Loader, cores: int) -> int:
-    """Return how many workers `cores` keep busy: more than cores, if making a batch mostly waits (for storage, say).
+    """Return how many workers keep `cores` busy: more than cores, if making a batch mostly waits (for storage, say).
 
     If the cores are busy, a batch waits for them, and more workers make it wait longer.
     """
@@ -109,7 +109,7 @@ def _kept_busy_by(view: ObservationView, loader: Loader, cores: int) -> int:
 
 
 def _fitting_in_shared_memory(view: ObservationView, loader: Loader) -> int:
-    """Return how many workers can have their batches ready in half of the shared memory that is free."""
+    """Return how many workers can keep their batches in half of the free shared memory."""
     free = view.number_or_none("host.shm_free_bytes")
     held = sum(tensor.num_bytes for tensor in loader.batch or ()) * (loader.prefetch_factor or 2)
     if free is None or not held:
@@ -118,20 +118,20 @@ def _fitting_in_shared_memory(view: ObservationView, loader: Loader) -> int:
 
 
 def gives_all_to_each(loader: Loader) -> bool:
-    """Tell whether an IterableDataset does not ask which worker it is in, or is not known to."""
+    """Tell whether an IterableDataset does not ask for its worker's number, or may not."""
     return loader.is_iterable and not loader.splits_by_worker
 
 
 def num_ranks(view: ObservationView) -> int:
-    """Return the number of processes on this machine, each of which has a loader with its own workers."""
+    """Return the number of processes on this machine that have a loader with its own workers."""
     return max(1, len(view.processes))
 
 
 def taken_by_workers(view: ObservationView, loader: Loader | None) -> float:
-    """Return the bound of the share of a step in which operators on the CPU wait for cores that workers use.
+    """Return a bound of the share of a step in which CPU operators wait for cores that workers use.
 
-    It is at most the workers' computing time, and at most the wait of ready threads for a core: an operator ends with
-    its last thread. 0 if that is too little to tell, or not known; rules then judge only the wait for batches.
+    It is at most the workers' computing time, and at most the time that ready threads wait for a core: an operator ends
+    with its last thread. 0 if the time is unknown or too small to tell; rules then judge only the wait for batches.
     """
     if loader is None or not loader.num_workers or view.uses_cuda or isinstance(loader.loading, Unknown):
         return 0.0

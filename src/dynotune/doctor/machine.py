@@ -1,4 +1,4 @@
-"""Shared by rules on machine and environment: GPUs, whether they are at work, and who set a variable."""
+"""Shared by rules on machine and environment: GPUs and their load, and who set a variable."""
 
 import re
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ from dynotune.schema.setting import UNSET, Setting
 NOT_MEASURED = Unknown("the machine alone does not tell what a step loses; dynotune diagnose measures it")
 OFF = frozenset({"", "0", "false", "off", "no", "n"})
 MOST_GPUS = 64
-"""In one machine. A record that claims more is refused."""
+"""Most GPUs in one machine. A record with more is refused."""
 DIAGNOSE = "dynotune diagnose -- COMMAND watches it at work"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A GPU at work.
+    """The load of a GPU.
 
     Args:
-        reasons: clock event reason to its share of the samples.
-        clock_mhz: of the multiprocessors.
-        when: of a watched command, or now, in words.
+        reasons: from clock event reason to its share of the samples.
+        clock_mhz: clock of the multiprocessors.
+        when: words for the time of the load: while the command ran, or now.
     """
 
     utilisation_percent: float
@@ -35,21 +35,21 @@ class Load:
 
 
 def no_gpu(view: ObservationView) -> bool:
-    """Tell whether there certainly is none."""
+    """Tell whether the machine certainly has no GPU."""
     return view.fact_or_none("gpu.count") == 0
 
 
 def gpus(view: ObservationView) -> list[str]:
     """Return the prefixes of the facts of visible GPUs: `gpu`, `gpu1`, …; empty if there is none.
 
-    Raises Missing: their number is not known.
+    Raises Missing: the number of GPUs is not known.
     """
     count = int(min(view.number("gpu.count"), MOST_GPUS))
     return ["gpu" if at == 0 else f"gpu{at}" for at in range(count)]
 
 
 def gpu_in_words(view: ObservationView, gpu: str) -> str:
-    """Name the GPU: `the GPU`, or of several `GPU 3`, as CUDA counts them."""
+    """Name the GPU: `the GPU`, or `GPU 3` if there are several, as CUDA counts them."""
     return "the GPU" if view.fact_or_none("gpu.count") == 1 else f"GPU {gpu.removeprefix('gpu') or 0}"
 
 
@@ -64,7 +64,7 @@ def in_words(names: Sequence[str]) -> str:
 
 
 def gpu_option(view: ObservationView, gpu: str) -> str:
-    """Return the option by which nvidia-smi takes only this GPU."""
+    """Return the option that restricts nvidia-smi to this GPU."""
     index = view.number_or_none(f"{gpu}.index")
     return "" if index is None else f" -i {index:g}"
 
@@ -75,9 +75,9 @@ def is_watched(view: ObservationView) -> bool:
 
 
 def load(view: ObservationView, gpu: str, *, least_percent: float = policy.BUSY_PERCENT) -> Load:
-    """Return the load of a GPU: under the watched command, else of now if the GPU is busy.
+    """Return a GPU's load under the watched command; without a command, its load now if the GPU is busy.
 
-    Raises Missing: it is idle, or that is not known. Clocks and link of an idle GPU say nothing.
+    Raises Missing: the GPU is idle, or its load is not known. Clocks and link of an idle GPU are meaningless.
     """
     if is_watched(view):
         window = window_of(gpu)
@@ -94,12 +94,12 @@ def load(view: ObservationView, gpu: str, *, least_percent: float = policy.BUSY_
 
 
 def window_of(gpu: str) -> str:
-    """Return the prefix of the facts from samples of this GPU."""
+    """Return the prefix of the facts that come from samples of this GPU."""
     return f"window{gpu.removeprefix('gpu')}"
 
 
 def _reason(text: str) -> tuple[str, float]:
-    """Return a reason and its share of the samples, of `sw-power-cap 0.80`."""
+    """Split `sw-power-cap 0.80` into a reason and its share of the samples."""
     name, _, share = text.partition(" ")
     try:
         return name, float(share or 1.0)
@@ -127,7 +127,7 @@ def without_cuda(view: ObservationView) -> bool:
 
 
 def severity_on_gpu(view: ObservationView, severity: Severity) -> Severity:
-    """Return `severity`, or low without a GPU or with a torch that cannot use one: nothing is lost then."""
+    """Return `severity`; low without a GPU or with a torch that cannot use one, because nothing is lost then."""
     return "low" if no_gpu(view) or without_cuda(view) else severity
 
 
@@ -137,7 +137,7 @@ def measured(share: float | None) -> float | Unknown:
 
 
 def part_of_step(view: ObservationView, *names: str) -> float | Unknown:
-    """Return the sum of these shares of a step, `host`; Unknown if there are none, or no command was watched."""
+    """Return the sum of these shares of a step, such as `host`; Unknown without shares or a watched command."""
     parts = shares(view)
     return measured(None if parts is None or not names else sum(getattr(parts, name) for name in names))
 
@@ -149,7 +149,7 @@ def cores_in_use(view: ObservationView) -> float | None:
 
 
 def is_on(value: str | None) -> bool:
-    """Tell whether a switch is set to anything but off."""
+    """Tell whether a switch has a value other than off."""
     return value is not None and value.strip().lower() not in OFF
 
 
@@ -159,7 +159,7 @@ def unset(*names: str) -> list[Setting]:
 
 
 def version(text: str) -> tuple[int, int]:
-    """Return major and minor version: `2.11.0+cu130` is (2, 11). Raises Missing: it is no version."""
+    """Return major and minor version: `2.11.0+cu130` is (2, 11). Raises Missing: `text` is no version."""
     parts = text.split("+")[0].split(".")
     try:
         return int(parts[0]), int(parts[1])

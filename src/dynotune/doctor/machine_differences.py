@@ -1,4 +1,4 @@
-"""Differences of two machines that can explain another speed of the same code on the same card."""
+"""Differences between two machines that can explain why the same code on the same card runs at another speed."""
 
 import re
 import tomllib
@@ -10,9 +10,9 @@ from dynotune.schema.facts import Facts, Unknown, Value
 MATTERS: dict[str, str] = tomllib.loads(files(__package__).joinpath("machine_differences.toml").read_text("utf-8"))[
     "matters"
 ]
-"""Prefix of a fact to why it can matter, in the order in which differences are shown; the longest prefix holds."""
+"""Prefix of a fact to why a difference can matter, in the order of display; the longest prefix applies."""
 
-# The identity of a machine, or its state at this moment.
+# Facts that identify a machine, or describe its state at this moment.
 LEFT_OUT = re.compile(
     r"gpu\d*\.(uuid|index|nvml_indices|processes|temperature_c|power_w|utilisation_percent|memory_used_bytes|clock_reasons"
     r"|sm_clock_mhz|memory_clock_mhz|pcie_generation|pcie_width|pcie_replays|pids_comparable|cpu_affinity)"
@@ -21,14 +21,14 @@ LEFT_OUT = re.compile(
     r"|env\.(PYTHONPATH|.*_CACHE_DIR|.*_PATH|.*_DIR|MASTER_ADDR|MASTER_PORT|.*RUN_ID|.*JOB_ID)"
 )
 NEARLY = 0.02
-"""Relative. Smaller differences of sizes and rates come from another firmware."""
+"""Relative difference of sizes and rates. Smaller ones come from another firmware."""
 SIZES = ("_bytes", "_mhz", "_w")
 
 
 def differences(here: Facts, there: Facts) -> list[Difference]:
-    """Return the facts in which two machines differ, those that can matter first.
+    """Return the facts in which two machines differ, the most important first.
 
-    A fact that is known of neither is left out. A variable that is a fact of only one machine is not set on the other.
+    A fact that is unknown on both machines is left out. A variable known on only one machine is unset on the other.
     """
     rows = []
     for name in {**here, **there}:
@@ -45,7 +45,7 @@ def differences(here: Facts, there: Facts) -> list[Difference]:
 
 
 def why(name: str) -> str:
-    """Return why a fact can matter; "" if nothing is known of it."""
+    """Return why a fact can matter; "" if no reason is known."""
     return MATTERS.get(_prefix(name), "")
 
 

@@ -1,4 +1,4 @@
-"""An observation as rules read it. An unknown fact raises `Missing`, and never passes for a value."""
+"""Give rules access to an observation. An unknown fact raises `Missing` and is never taken for a value."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -25,7 +25,7 @@ NOT_ASKED = Unknown("it was not asked for")
 
 
 class Missing(Exception):
-    """Error raised by `ObservationView` for a fact that a rule needs and that is not known."""
+    """Error of `ObservationView` when a rule needs a fact that is not known."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: {reason}")
@@ -33,14 +33,14 @@ class Missing(Exception):
 
 
 def required(value: T | Unknown, name: str) -> T:
-    """Return the value. Raises Missing: it is unknown."""
+    """Return the value. Raises Missing: the value is unknown."""
     if isinstance(value, Unknown):
         raise Missing(name, value.reason)
     return value
 
 
 def or_else(ask: Callable[[], T], otherwise: U) -> T | U:
-    """Return the answer; `otherwise` if a fact that it needs is not known."""
+    """Return the result of `ask`; `otherwise` if a fact that `ask` needs is not known."""
     try:
         return ask()
     except Missing:
@@ -48,7 +48,7 @@ def or_else(ask: Callable[[], T], otherwise: U) -> T | U:
 
 
 def or_unknown(ask: Callable[[], float]) -> float | Unknown:
-    """Return a share; Unknown if a fact that it needs is not known."""
+    """Return the share from `ask`; Unknown if a fact that `ask` needs is not known."""
     try:
         return ask()
     except Missing as missing:
@@ -64,7 +64,7 @@ class ObservationView:
     # Facts
 
     def fact(self, name: str) -> Value:
-        """Return a fact of the machine, `gpu.name`, or of the live process, `live.num_threads`."""
+        """Return a fact of the machine, such as `gpu.name`, or of the live process, such as `live.num_threads`."""
         facts = self.process.live if name.startswith("live.") else self.observation.facts
         return required(facts.get(name, NOT_ASKED), name)
 
@@ -84,7 +84,7 @@ class ObservationView:
         return self._typed(name, bool, "neither true nor false")
 
     def words(self, name: str) -> list[str]:
-        """Return a fact that is a list, as text."""
+        """Return a fact that is a list, each item as text."""
         return list(map(str, self._typed(name, list, "no list")))
 
     def _typed(self, name: str, type_: type[T], otherwise: str) -> T:
@@ -98,20 +98,20 @@ class ObservationView:
         return or_else(lambda: self.fact(name), None)
 
     def number_or_none(self, name: str) -> float | None:
-        """Return a fact that is a number; None if it is none, or not known."""
+        """Return a fact that is a number; None if it is no number, or not known."""
         return or_else(lambda: self.number(name), None)
 
     def fact_evidence(self, *names: str) -> list[str]:
-        """Return a line of evidence for each of these facts that is known."""
+        """Return one line of evidence for each known fact."""
         values = ((name, self.fact_or_none(name)) for name in names)
         return [f"{name}: {_in_words(name, value)}" for name, value in values if value is not None]
 
     def per_step(self, name: str) -> float | None:
-        """Return a count of the window for each step; None if it is not known."""
+        """Return a count of the window divided by its steps; None if it is not known."""
         return or_else(lambda: self.number(name) / max(1, self.timing.num_steps), None)
 
     def mentions(self, name: str) -> str:
-        """Return a line of evidence: the fact in words, or that it is unknown. No rule decides by it."""
+        """Return a line of evidence: the fact's value, or that it is unknown. No rule decides by this line."""
         live = self._known_processes()[:1] if name.startswith("live.") else []
         value = (live[0].live if live else self.observation.facts).get(name, NOT_ASKED)
         return f"{name} unknown: {value.reason}" if isinstance(value, Unknown) else f"{name}: {value}"
@@ -122,7 +122,7 @@ class ObservationView:
         return [change for change in changes if change.name == name and not change.kept]
 
     def variable(self, name: str) -> str | None:
-        """Return an environment variable as its process changed it last, else as the command gets it; None if unset."""
+        """Return an environment variable as its process last changed it, else as the command gets it; None if unset."""
         if changes := self._changes(name):
             return changes[-1].value
         if f"env.{name}" not in self.observation.facts:
@@ -148,7 +148,7 @@ class ObservationView:
         return lines
 
     def place_of_variable(self, *names: str) -> Place:
-        """Return where the program itself set the first of these variables; no place if it set none."""
+        """Return where the program itself set the first of these variables; no place if the program set none."""
         changes = [self._changes(name) for name in names]
         last = next((of_one[-1] for of_one in changes if of_one), None)
         return Place() if last is None else Place(function=f"{last.file}({last.line}): {last.function}")
@@ -174,7 +174,7 @@ class ObservationView:
 
     @property
     def process(self) -> ProcessState:
-        """Return the first rank."""
+        """Return the state of the first rank's process."""
         return self.processes[0]
 
     @property
@@ -208,7 +208,7 @@ class ObservationView:
 
     @property
     def uses_cuda(self) -> bool:
-        """Tell whether the model, or anything that was traced, is on a CUDA device."""
+        """Tell whether the model, or any traced work, is on a CUDA device."""
         trace = self.observation.trace
         traced = not isinstance(trace, Unknown) and bool(trace.devices)
         return traced or any(device.startswith("cuda") for model in self.models for device in model.devices)
@@ -227,7 +227,7 @@ class ObservationView:
         return self.trace.kernels[0]
 
     def kernel_share(self, *classes: str) -> float:
-        """Return the time of kernels of these classes, at most the device's busy time, of a plain step."""
+        """Return the time of these classes' kernels as a share of a plain step, at most the device's busy time."""
         attribution = self.attribution
         shares = sum(row.share for row in self.kernels.classes if row.name in classes)
         return min(shares, 1.0) * attribution.shares.device
@@ -237,11 +237,11 @@ class ObservationView:
         return required(self.observation.attribution, "where a step goes")
 
     def losses(self, *ids: str) -> list[LostTime]:
-        """Return the causes of these ids in shares of a plain step, largest first."""
+        """Return the losses with these ids as shares of a plain step, largest first."""
         return sorted((loss for loss in self.attribution.lost_time if loss.id in ids), key=lambda loss: -loss.share)
 
     def lost(self, *ids: str) -> float:
-        """Return the sum of these causes. Causes of idle time do not overlap one another."""
+        """Return the sum of these losses. Causes of idle time do not overlap one another."""
         return sum(loss.share for loss in self.losses(*ids))
 
 
@@ -252,11 +252,11 @@ def _in_words(name: str, value: Value) -> str:
 
 
 def needs(condition: bool, name: str, reason: str) -> None:
-    """Check what a rule needs. Raises Missing: `condition` does not hold."""
+    """Check what a rule needs. Raises Missing: `condition` is false."""
     if not condition:
         raise Missing(name, reason)
 
 
 def evidence_of(losses: Iterable[LostTime], most: int = 3) -> list[str]:
-    """Return the lines of evidence of the largest losses."""
+    """Return lines of evidence for the largest losses."""
     return [line for loss in list(losses)[:most] for line in loss.evidence]

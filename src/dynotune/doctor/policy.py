@@ -5,12 +5,12 @@ from dynotune.schema.diagnosis import Severity
 HIGH_SHARE = 0.10
 """Share of a step. Runs on a quiet machine differ by less, and the gain is worth an hour of work."""
 MEDIUM_SHARE = 0.05
-"""Share of a step. Candidates that were tried gained half to all of their bound, so 5% means some 3%: `compare` tells
-3% from noise of 2% in its twelve pairs, and cannot tell less."""
+"""Share of a step. Candidates that were tried gained half to all of their bound, so 5% means about 3%, the smallest
+gain that `compare` distinguishes from noise of 2% in its twelve pairs."""
 LEAST_SHARE = 0.01
-"""Share of a step. A smaller cost is not reported: the trace does not tell it apart from chance."""
+"""Share of a step. A smaller cost is not reported: the trace cannot distinguish it from chance."""
 MOST_OF_A_LOSS = 0.5
-"""Part of a general finding's cost. A specific finding that bounds less does not stand in its place."""
+"""Share of a general finding's cost. A specific finding with a smaller bound does not replace the general one."""
 
 
 def severity(share: float) -> Severity:
@@ -20,53 +20,53 @@ def severity(share: float) -> Severity:
 
 # jitter
 SLOW_STEP = 1.5
-"""Times a usual step. The slowest hundredth of steps takes 10 to 30% longer on any quiet machine."""
+"""Factor of a usual step. The slowest hundredth of steps takes 10 to 30% longer on any quiet machine."""
 
 # machine
 
 BUSY_PERCENT = 20.0
-"""NVML's utilisation. Below it, clocks and link are those of a GPU that saves power."""
+"""NVML's utilisation. Below this, clocks and link are those of a GPU that saves power."""
 BUSY_FOR_CLOCKS_PERCENT = 50.0
-"""NVML's utilisation. Below it, a GPU may stay at a low clock by its own choice."""
+"""NVML's utilisation. Below this, a GPU may stay at a low clock by its own choice."""
 LEAST_REASON_SHARE = 0.05
-"""Part of the samples with a clock event reason. Every GPU has fewer, at moments when it changes its clock."""
+"""Share of the samples with a clock event reason. Every GPU has fewer, when it changes its clock."""
 LOW_CLOCK = 0.8
-"""Part of the highest clock. Large products lower the clock to it at the default power limit, too, and then name power
-as the reason."""
+"""Share of the highest clock. Large products lower the clock to this at the default power limit, too, with power as the
+reason."""
 LOWERED_POWER = 0.98
-"""Part of the default power limit. Drivers round limits to whole watts."""
+"""Share of the default power limit. Drivers round limits to whole watts."""
 MUCH_LOWERED_POWER = 0.9
-"""Part of the default power limit. Clocks first fall by about the cube root of power: runs differ by more than that."""
+"""Share of the default power limit. Clocks change only by about the cube root of power, less than runs differ."""
 SHARED_MEMORY = 0.05
-"""Part of the GPU's memory that hidden processes hold. Drivers keep less than 1% for themselves."""
+"""Share of the GPU's memory that hidden processes hold. Drivers keep less than 1% for themselves."""
 HIDDEN_MEMORY_BYTES = 2 << 30
-"""At least, beside `SHARED_MEMORY`: small GPUs carry desktops."""
+"""Least bytes, in addition to `SHARED_MEMORY`: small GPUs often serve a desktop."""
 SATURATED_LINK = 0.6
-"""Part of the line rate, averaged over the window. Protocol and gaps leave at most some 0.87 of it."""
+"""Share of the line rate, averaged over the window. Protocol and gaps leave at most about 0.87 of it."""
 MANY_REPLAYS = 10
-"""PCIe packets in a window. A sound link repeats none for days."""
+"""Repeated PCIe packets in a window. A sound link repeats none for days."""
 FEW_CPUS_PER_GPU = 4
 """The program, a pinning thread and two workers. With fewer processors one of them waits."""
 USED_UP = 0.9
-"""Part of the processors that may be used. Above it more processors can help."""
+"""Share of the usable processors. Above this more processors can help."""
 SPARE_CORE = 0.3
-"""Part of a core that has nothing to do. With less, more threads get in one another's way."""
+"""Idle share of a core. With less, additional threads disturb each other."""
 THROTTLED_S_PER_S = 0.01
-"""Time for which the quota stopped the command."""
+"""Seconds per second for which the quota stopped the command."""
 SWAPPED_PAGES = 256
-"""In a window, 1 MiB. Any machine moves as much now and then, and nobody waits."""
+"""Pages in a window, 1 MiB. Any machine occasionally swaps as much without anyone waiting."""
 MUCH_SWAPPED_PAGES = 25_600
-"""In a window, 100 MiB."""
+"""Pages in a window, 100 MiB."""
 LITTLE_AVAILABLE_MEMORY = 0.05
-"""Part of all memory."""
+"""Share of all memory."""
 CONTAINER_SHM_BYTES = 64 << 20
 """The size of /dev/shm under docker's default."""
 SMALL_SHM_BYTES = 1 << 30
-"""Some workers with two batches of images each fill it."""
+"""This size holds two batches of images for each of some workers."""
 SMALL_NOFILE = 1024
 """The limit of a login shell on most systems."""
 FILES_BESIDE_LOADER = 128
-"""Files that libraries, sockets and data hold open beside the tensors of a loader."""
+"""Files that libraries, sockets and data keep open, in addition to a loader's tensors."""
 SMALL_MEMLOCK_BYTES = 1 << 30
 """Locked memory. InfiniBand registers buffers of some hundreds of MiB."""
 DEFAULT_JIT_CACHE_BYTES = 1 << 30
@@ -79,47 +79,47 @@ DEFAULT_CUBLAS_WORKSPACE_BYTES = 8_519_680
 # loader
 
 HANDOVER_S = 0.0005
-"""The process's own time for a batch that a worker made: it takes the batch from the queue and maps its memory."""
+"""Seconds of the process itself for a worker's batch: it takes the batch from the queue and maps its memory."""
 SEEN_TOO_SELDOM = 2.5
-"""Room above what the sampler saw: in three programs on two cores it saw 0.4 to 1.1 of an optimizer's time."""
+"""Factor above the sampled time: in three programs on two cores the sampler saw 0.4 to 1.1 of an optimizer's time."""
 OF_A_SYMPTOM = 0.25
-"""Part of a more general finding's share from which on a finding that explains it stands before it."""
+"""Share of a more general finding from which on a finding that explains it comes first."""
 LEAST_PADDING = 0.1
-"""Part of a batch."""
+"""Share of a batch."""
 LARGE_PART = 0.3
-"""Part of the time in which a batch is made. A smaller part does not decide how long loading takes."""
+"""Share of the time to make a batch. A smaller part does not decide how long loading takes."""
 WORKERS_BUSY = 0.85
-"""Part of the workers' time. Above it more workers make more batches; the rest is the wait for the next request."""
+"""Share of the workers' time. Above this, more workers make more batches; the rest waits for the next request."""
 WORKERS_BEHIND = 0.7
-"""Part of the workers' time. If the program waits and workers are busier, more workers are worth a try."""
+"""Share of the workers' time. If the program waits and workers are busier, more workers are worth a try."""
 WORKERS_REST = 0.5
-"""Part of the workers' time. Below it, a batch is ready when the program asks for it."""
+"""Share of the workers' time. Below this, a batch is ready when the program asks for it."""
 UNEVEN = 3.0
-"""The longest batch over the mean. Beyond it, two batches ahead do not bridge the gap."""
+"""The longest batch over the mean. Above this, two prefetched batches do not bridge the gap."""
 PIN_BUSY = 0.8
-"""Part of a step in which the thread that pins batches works. Above it, this thread sets the pace."""
+"""Share of a step in which the thread that pins batches works. Above this, this thread sets the pace."""
 FORK_S = 0.02
-"""Time in which a worker is forked and asks for its first batch. A fresh interpreter with torch takes seconds."""
+"""Seconds until a forked worker asks for its first batch. A fresh interpreter with torch takes seconds."""
 MANY_OBJECTS = 100_000
 """Python objects of a data set, some 10 MB. Copies of fewer objects in each worker do not matter."""
 OBJECT_BYTES = 256
-"""Size of a Python object of a data set, with what it shares its page with: a path has about a hundred."""
+"""Size of a Python object of a data set, with its share of its memory page: a path has about a hundred bytes."""
 COPIED_BYTES = 16 << 20
-"""Growth of all workers' own memory in the window. Batches alone change it by some megabytes."""
+"""Growth of all workers' own memory in the window. Batches alone change it by a few megabytes."""
 COPIED_MUCH_BYTES = 256 << 20
-"""The same growth in a minute. In an hour it exhausts a machine's memory."""
+"""The same growth per minute. In an hour it exhausts a machine's memory."""
 
 # transfer
 
 PCIE_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
-"""By generation, one direction, after the line's encoding: no copy is faster, pinned or not."""
+"""Bytes per second of a lane by generation, one direction, after encoding: no copy is faster, pinned or not."""
 IMAGE_VALUES = 256
-"""Distinct values in a plane that was made from bytes."""
+"""Distinct values in a plane that was converted from bytes."""
 IMAGE_SIDE = 16
-"""Pixels. A float tensor with smaller planes is no image."""
+"""Pixels. A float tensor with smaller planes is not an image."""
 
 SAME_SIZE = 0.25
-"""Relative difference of a copy from the tensor that it may be. Batches vary, and runs do not all have the same ones.
+"""Relative size difference between a copy and the tensor that it may be. Batches vary, and runs have different batches.
 As bytes or half types, converted on the device, the tensor would have at most half the size."""
 
 # synchronisation and memory
@@ -128,134 +128,135 @@ CALLS_PER_STEP = 0.05
 """Once in twenty steps. Rarer calls belong to the end of an epoch, not to the loop."""
 SPLIT_SHARE = 0.2
 SPLIT_BYTES = 64 << 20
-"""Part of a process's device memory from which a saving is of medium severity; and the least bytes of one."""
+"""Share of a process's device memory for a saving of medium severity; and the least bytes of a saving."""
 LEAK_BYTES = 1 << 20
 LEAK_STEP_BYTES = 1024
-"""Growth in the window, and in a step. The allocator counts in units of 512 bytes."""
+"""Growth in the window, and per step. The allocator counts in units of 512 bytes."""
 LEAK_HOST_BYTES = 32 << 20
 LEAK_HOST_STEP_BYTES = 4096
-"""The same for the process. malloc takes some megabytes at a time and keeps them."""
+"""The same for the process. malloc takes a few megabytes at a time and keeps them."""
 LEAK_FOLLOWED_BYTES = 8 << 20
 LEAK_SURE_RISES = 6
-"""For the process, if its levels are known. That many rises in a row, without a fall, are no chance."""
+"""For the process, if its levels are known. This many rises in a row, without a fall, are not chance."""
 LEAK_OF_ALL = 0.05
-"""Part of allocated memory. Inputs that grow from step to step make it vary by as much."""
+"""Share of allocated memory. Inputs that grow from step to step make it vary by as much."""
 LEAK_OF_GRAPH = 0.25
-"""Part of the graph that is held. Where each step leaves its own, a window as long as all before it adds about half."""
+"""Share of the held graph. If each step leaves its own graph, a window as long as the time before adds about half."""
 LEAK_RISES = 0.75
-"""Part of the stretches between levels. A leak rises nearly always, and varying memory every second time."""
+"""Share of the stretches between levels. A leak rises nearly always, varying memory in every second stretch."""
 LEAK_FALLS = 1 / 3
-"""Part of the growth. Memory that once fell by more holds now more, now less."""
+"""Share of the growth. Memory that once fell by more is merely varying."""
 LEAK_SLOWS = 0.5
-"""Growth in the second half of the window over that in the first. It was 0.95 to 1.03 for planted leaks, and 0.4 for a
-process's heap that grew until it was large enough."""
+"""Growth in the second half of the window over that in the first half. Planted leaks had 0.95 to 1.03, a process's heap
+that grew until it was large enough had 0.4."""
 SOON_S = 24 * 3600.0
 VERY_SOON_S = 3600.0
-"""Time until memory is full at the rate of growth. Within a day it ends a training, within an hour most of them."""
+"""Seconds until memory is full at the rate of growth. Within a day this ends a training, within an hour most of
+them."""
 
 # device, host and code
 
 DEVICE_SETS_PACE = 0.05
-"""Share of a step for which the device waits for host or loader. Ends of epochs cost as much on a device that is the
-slower part."""
+"""Share of a step for which the device waits for host or loader. A device that is the slower part also waits as much at
+ends of epochs."""
 CONVOLUTION_SHARE = 0.2
-"""Share of a step. Below it, another algorithm for convolutions changes less than runs differ by."""
+"""Share of a step. Below this, another algorithm for convolutions changes less than runs differ by."""
 AUTOTUNED = 0.5
-"""Part of the time of convolutions that timing the algorithms saves. If more is lost, layout or types are the cause."""
+"""Share of the time of convolutions that timing the algorithms saves. If more is lost, layout or types are to blame."""
 FEW_SHAPES = 20
-"""Distinct input shapes. With more of them, timing the algorithms takes more time than it saves."""
+"""Distinct input shapes. With more, timing the algorithms takes more time than it saves."""
 KERNELS_OF_CONVOLUTION = 6
 """Kernels of one call of a convolution's operator: the product, two or three layouts, bias, a sum."""
 FULL_AND_LAST = 2
 """Input shapes that any program may have: full batches, and the last one."""
 UNFUSED_ATTENTION = 4.0
-"""Times its softmax, at most. Scores are also scaled, masked, and written and read by two products."""
+"""Factor of its softmax, at most. Scores are also scaled, masked, and written and read by two products."""
 BACKWARD_OF_ATTENTION = 2.0
-"""Times the forward pass: four products for two."""
+"""Factor of the forward pass: four products instead of two."""
 FUSABLE = 0.75
-"""Part of the time of operators of which the trace tells nothing else. Fusing four into one spares three reads and
+"""Share of the time of operators without other facts in the trace. Fusing four into one saves three reads and
 writes."""
 MUCH_FUSABLE = 0.45
-"""Share of a step. Programs without torch.compile could spare 10 to 25%, which alone is no fault."""
+"""Share of a step. Programs without torch.compile could save 10 to 25%, which alone is no fault."""
 MUCH_TO_COMPILE = 0.25
-"""Share of a step that compiling spares at most. A first compilation takes a minute or more of a tune's time, and gains
-part of its bound. If products hold the step, other settings come first, and then the same kernels are more of it."""
+"""Most of a step that compiling saves. A first compilation takes a minute or more of a tune's time, and gains part of
+its bound. If products dominate the step, other settings come first; they make the same kernels a larger share."""
 MUCH_CASTING = 0.10
-"""Share of a step. Autocast itself converts weights at each step, which takes 5% of a step in usual models."""
+"""Share of a step. Autocast itself converts weights in each step, which takes 5% of a step in usual models."""
 MISALIGNED = 0.75
-"""Part of the time of misaligned products that padding saves. Kernels that load eight elements at once are up to four
+"""Share of the time of misaligned products that padding saves. Kernels that load eight elements at once are up to four
 times as fast."""
 MOSTLY_SHORT = 0.75
-"""Part of the kernels, by number. In usual models, half of them are short."""
+"""Share of the number of kernels. In usual models, half of all kernels are short."""
 MANY_SHORT_KERNELS = 300
-"""Short kernels a step. With fewer, they make up no step of more than some milliseconds."""
+"""Short kernels per step. Fewer of them fill no step of more than a few milliseconds."""
 SPARED_OF_HOST = 0.5
-"""Part of the device's waits for the host's own work. No single change removes all of them."""
+"""Share of the device's waits for the host's own work. No single change removes all of these waits."""
 MOSTLY_LAUNCHES = 0.7
-"""Part of the host's own work that is inside torch's modules, backward passes and optimizers. Less is where the program
-has work of its own to do between them."""
+"""Share of the host's own work inside torch's modules, backward passes and optimizers. If it is smaller, the program
+does work of its own between them."""
 MUCH_OF_SOME_STEPS = 0.25
-"""Part of the time that work of some steps takes, and looks needless."""
+"""Share of the time from which on work of some steps looks excessive."""
 MUCH_PYTHON = 0.25
 """Share of a step of a program without a device. Between operators of usual size, Python takes 10 to 20%."""
 MUCH_WAITING_IN_QUEUE = 0.10
 """Share of a step. Pauses between queued kernels are a few per cent wherever kernels take 50 µs or less."""
 MANY_SMALL_OPERATORS = 300
-"""Pointwise and indexing operators a step: a Python loop over elements calls as many."""
+"""Pointwise and indexing operators per step: a Python loop over elements calls as many."""
 SMALL_PER_PRODUCT = 20.0
-"""Such operators for each product or convolution. A layer has three to eight, backward pass and optimizer included."""
+"""Such operators per product or convolution. A layer has three to eight, backward pass and optimizer included."""
 SMALL_OPERATOR_S = 20e-6
-"""An operator's own time, recorded. Below it dispatch and the result's memory are a large part, as is guessed."""
+"""An operator's own recorded time. Below this, dispatch and allocation are a large part of it, by a guess."""
 CALLING_PART = 0.5
-"""Part of their time, and of Python between them, that fewer and larger ones spare. It is guessed, not measured."""
+"""Share of their time, and of Python between them, that fewer and larger operators save. A guess, not measured."""
 FEW_ROWS = 0.1
-"""Part of an embedding's rows that a step uses. With more of them, sparse gradients save little."""
+"""Share of an embedding's rows that a step uses. With more, sparse gradients save little."""
 FEWEST_CALLS = 8
 MOST_CALLS_GROW = 0.7
-"""Of the calls that were looked at. Each new prompt begins with another length."""
+"""Share of the observed calls. Each new prompt begins with another length."""
 LOOPED = 30.0
-"""Calls of one operator a step. Few models have as many layers of a kind, and a loop has more rounds."""
+"""Calls of one operator per step. Few models have as many layers of a kind, and a loop has more iterations."""
 SHORT_OPERATOR_S = 50e-6
-"""Recorded host time. Longer operators have work in them that a loop does not explain."""
+"""Recorded host time. Longer operators do work that a loop does not explain."""
 OVERSUBSCRIBED = 1.25
-"""torch's threads over cores: with as many threads as cores, nothing waits for another. Also the time in which threads
-run or are ready to, over the time in which they run."""
+"""torch's threads over cores: with as many threads as cores, no thread waits for another. Also the time in which
+threads run or are ready to run, over the time in which they run."""
 CROWDED = 0.2
 """Share of a step in which workers compute and operators wait for a core. Any loader on the CPU takes less."""
 CORES_BUSY = 0.7
-"""Part of the cores, other programs' work included. Below it, threads do not wait for a core."""
+"""Share of the cores, other programs' work included. Below this, threads do not wait for a core."""
 RECORDING_OPERATOR_S = 3e-6
 """Host time for an operator that autograd records: it makes a node, saves tensors, and drops both."""
 HOST_OPERATOR_S = 10e-6
 """Host time for one more small operator in a backward pass."""
 ZEROED_BYTES = 4
-"""Times the gradients: zeros are written and read, the new gradient is read, and the sum is written."""
+"""Factor of the gradients: zeros are written and read, the new gradient is read, and the sum is written."""
 HOST_BYTES_PER_S = 10e9
-"""Bytes that one core writes."""
+"""Bytes per second that one core writes."""
 DEVICE_BYTES_PER_S = {(8, 0): 1.5e12, (9, 0): 2.0e12, (10, 0): 7e12, (10, 3): 7e12}
 SLOWEST_DEVICE_BYTES_PER_S = 0.3e12
-"""Memory bandwidth of the slowest device of each capability, so that a bound is one."""
+"""Memory bandwidth of the slowest device of each capability, because the bound must hold for every device."""
 LONG_START_S = 20.0
-"""Time to the first step. Beyond it, most of a start is compilation."""
+"""Seconds to the first step. Above this, most of a start is compilation."""
 WALKED_PARAMETER_S = 10e-6
-"""Walking autograd's graph for parameters without a gradient, for each of them: two or three nodes of C++, at most."""
+"""Seconds per parameter without a gradient, to walk autograd's graph: two or three C++ nodes each, at most."""
 RANKS_DIFFER = 0.05
 """Share of a step by which one rank waits for another."""
 
 # start
 
 SOME_OF_START_S = 1.0
-"""Saving of a warm cache. Below it, nobody waits for a start."""
+"""Seconds that a warm cache saves. Below this, nobody waits for a start."""
 MUCH_OF_START_S = 10.0
-"""Saving of a warm cache. In a service that scales with its load, requests fail meanwhile."""
+"""Seconds that a warm cache saves. In a service that scales with its load, requests fail in that time."""
 LATE_STEPS_S = 0.05
-"""Total of the steps after the first. A request of a service may take that much longer unnoticed."""
+"""Total seconds of the steps after the first. A request to a service may take that much longer unnoticed."""
 FEW_JIT_BYTES = 16 << 10
 """Every program with cuDNN leaves 4 KB in the driver's cache: cuDNN compiles an empty kernel to identify the GPU."""
 LEAST_JIT_BYTES_PER_S = 20_000
-"""Machine code that the driver makes of PTX. For 150 small kernels, 900,000 bytes a second were measured. A start that
-took longer than its bytes at this rate did something else."""
+"""Machine code that the driver makes of PTX per second. For 150 small kernels, 900,000 bytes per second were measured.
+A start that took longer than its bytes at this rate did other work."""
 SURELY_KEPT_BYTES = 256 << 20
 """The smallest default limit of the driver's cache of compiled kernels, in any driver."""
 COMPILING_PART = 0.2
-"""Part of a cold start. Below it, another number of compile processes changes less than starts differ by."""
+"""Share of a cold start. Below this, another number of compile processes changes less than starts differ by."""

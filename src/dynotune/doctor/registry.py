@@ -1,4 +1,4 @@
-"""All rules by their id, and examining an observation with them."""
+"""Collect all rules by their id, and examine an observation with them."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -15,17 +15,17 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
 _OF_IDLE_TIME = ("host", "sync")
-"""Families whose findings cost what is left of a plain step beside what the device was recorded to do."""
+"""Families whose findings cost a part of a plain step that the recorded device work does not explain."""
 _RULES = {rule.id: rule for rule in RULES}
 
 
 def all_rules() -> dict[str, Rule]:
-    """Return all rules by their id, in the order of families and of their definition."""
+    """Return all rules by their id, ordered by family and then by definition."""
     return _RULES
 
 
 def examine(view: ObservationView, scope: Scope | None = None) -> tuple[list[Finding], list[NotKnown]]:
-    """Ask every rule, or those of one scope; findings worst first.
+    """Ask all rules, or those of one scope; return findings, worst first, and the rules that lack a fact.
 
     A finding that explains a more general one takes its place and names it in `also`.
     """
@@ -44,7 +44,7 @@ def examine(view: ObservationView, scope: Scope | None = None) -> tuple[list[Fin
 
 
 def _surely(view: ObservationView, finding: Finding) -> Finding:
-    """Judge the severity by what a step surely loses: the plain window's idle time is known but for an error."""
+    """Lower the severity to that of the certain loss, because the plain window's idle time has an error."""
     doubt = idle_in_doubt(view)
     if isinstance(finding.share, Unknown) or doubt < policy.LEAST_SHARE:
         return finding
@@ -54,7 +54,7 @@ def _surely(view: ObservationView, finding: Finding) -> Finding:
 
 
 def _causes_first(findings: list[Finding]) -> list[Finding]:
-    """Move what explains a part of a more general finding, and is no trifle itself, before that."""
+    """Move a finding before the more general finding that it partly explains, unless it is a trifle."""
     found: list[Finding] = []
     for finding in findings:
         symptoms = [at for at, general in enumerate(found) if _explains_part(finding, general)]
@@ -71,9 +71,9 @@ def _explains_part(finding: Finding, general: Finding) -> bool:
 
 
 def _folded(findings: Sequence[Finding]) -> list[Finding]:
-    """Drop findings that another one explains for the most part: its `also` names them.
+    """Drop general findings that another finding mostly explains, and name them in its `also`.
 
-    One that only a change of the code takes away has their settings: workers hide a slow read.
+    A finding without a setting of its own takes over theirs: workers hide a slow read that only the code can take away.
     """
     explained: dict[str, list[str]] = {}
     for finding in findings:
@@ -98,14 +98,14 @@ def _each_once(candidates: Iterable[list[Setting]]) -> list[Setting]:
 
 
 def _is_most_of(finding: Finding, general: Finding) -> bool:
-    """Tell whether the finding holds most of the general one's loss, and so stands for the rest of it."""
+    """Tell whether the finding covers most of the general finding's loss, and so can replace it."""
     if isinstance(general.share, Unknown):
         return True
     return not isinstance(finding.share, Unknown) and finding.share >= policy.MOST_OF_A_LOSS * general.share
 
 
 def _weight(finding: Finding) -> tuple[bool, bool, int, float, str]:
-    """Return the sort key: a condition of the machine comes after what the program does, unless that hardly matters."""
+    """Return the sort key: a condition of the machine follows the program's own findings, unless they hardly matter."""
     share = 0.0 if isinstance(finding.share, Unknown) else finding.share
     rule = all_rules().get(finding.id)
     of_machine = rule is not None and rule.family.startswith("machine_")

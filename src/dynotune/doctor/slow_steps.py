@@ -1,4 +1,4 @@
-"""Steps that differ, for rules: the slowest hundredth by cause, and work that some steps do beside what all do."""
+"""Steps that differ, for rules: the slowest hundredth by cause, and work that only some steps do."""
 
 import re
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class SlowSteps:
     def judgement(
         self, did: str, remedy: str = "", *, where: Place | None = None, candidates: Sequence[Setting] | None = None
     ) -> Judgement:
-        """Return what a rule concludes from steps that `did` this."""
+        """Return a judgement on these steps; `did` completes the sentence."""
         steps = "One of the slowest steps" if len(self.steps) == 1 else f"{len(self.steps)} of the slowest steps"
         return Judgement(
             claim=f"{steps} {did}: up to {self.steps[0].step_s / self.usual_s:.1f} times as long as usual.",
@@ -50,7 +50,7 @@ class SlowSteps:
 
 
 def usual_step_s(view: ObservationView) -> float:
-    """Return what a usual step takes. Raises Missing: the steps have no length."""
+    """Return the seconds of a usual step. Raises Missing: the steps have no length."""
     usual_s = view.timing.typical_step_s or view.timing.median_step_s
     needs(usual_s > 0, "what a usual step takes", "the steps have no length")
     return usual_s
@@ -78,7 +78,7 @@ def ms(duration_s: float) -> str:
 
 
 def periodic(view: ObservationView, kind: PeriodicKind) -> list[PeriodicWork]:
-    """Return what some steps alone do, of this kind and worth telling. Of what was seen once nobody knows how often."""
+    """Return notable work of this kind that only some steps do. Work that was seen once has no known frequency."""
     return [
         work
         for work in view.process.periodic
@@ -87,29 +87,29 @@ def periodic(view: ObservationView, kind: PeriodicKind) -> list[PeriodicWork]:
 
 
 def sampling(view: ObservationView) -> PeriodicWork | None:
-    """Return where an epoch begins with a sampler that orders all items anew; None if something else takes the time."""
+    """Return the begin of epochs whose sampler orders all items anew; None if other work takes the time."""
     return next((one for one in periodic(view, "epoch") if _SAMPLES.search(f"{one.function} {one.callee}")), None)
 
 
 def is_librarys(work: PeriodicWork) -> bool:
-    """Tell whether it begins inside a library, in a call that other steps make too."""
+    """Tell whether the work begins inside a library, in a call that other steps also make."""
     return _LIBRARY.search(work.function) is not None
 
 
 def when(work: PeriodicWork) -> str:
-    """Return how often it comes, to end a claim with."""
+    """Return how often the work occurs, as the end of a claim."""
     return f", after every {work.every} steps" if work.every is not None and work.every > 1 else ""
 
 
 def seen(view: ObservationView, work: PeriodicWork) -> list[str]:
-    """Return where it was seen, as evidence."""
+    """Return where the work was seen, as evidence."""
     called = f", in {short_name(work.callee)}" if work.callee else ""
     text = f": {work.text}" if work.text else ""
     return [f"in {work.num_steps} of {view.timing.num_steps} steps, {work.function}{called}{text}"]
 
 
 def short_name(function: str) -> str:
-    """Return a function of a library by its module: `json.loads`; of the program as it is."""
+    """Shorten a library's function to module and name, `json.loads`; leave the program's own functions unchanged."""
     match = re.match(r"(?P<file>.+?)(\(\d+\)|(?<=\.py)): (?P<name>.+)", function)
     if match is None:
         return function

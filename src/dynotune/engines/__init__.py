@@ -1,6 +1,6 @@
-"""What a TensorRT engine needs: profiles for shapes that were seen, and a script for the tools that build it.
+"""Prepare a TensorRT engine: profiles for shapes that were recorded, and a script for the tools that build the engine.
 
-Nothing here starts the user's command or TensorRT, or names torch. Shapes are recorded by `diagnose`.
+This room starts neither the user's command nor TensorRT, and does not name torch. `diagnose` records the shapes.
 """
 
 from dynotune.engines.profiles import num_elements, plan_profiles, shapes_for

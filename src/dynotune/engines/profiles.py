@@ -1,7 +1,7 @@
-"""Optimisation profiles from shapes that were seen: as few as hold, as small as cover.
+"""Choose optimisation profiles for recorded shapes: few profiles that waste little memory and cover all calls.
 
-TensorRT chooses kernels for a profile's `opt` and plans the memory of a context for its `max`, so what counts is how
-much of `max` the calls leave unused. Source: `ExecutionContextAllocationStrategy` in
+TensorRT chooses kernels for a profile's `opt` and plans the memory of a context for its `max`, so the cost of a profile
+is the part of `max` that its calls leave unused. Source: `ExecutionContextAllocationStrategy` in
 https://github.com/NVIDIA/TensorRT/blob/v11.1/include/NvInferRuntime.h
 """
 
@@ -20,23 +20,23 @@ from dynotune.schema.engine_plan import Calls, EnginePlan, Profile, ShapeHistogr
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 
 MOST_PROFILES = 8
-"""TensorRT tunes each by itself, and the engine holds the kernels of each."""
+"""TensorRT tunes each profile separately, and the engine contains the kernels of each."""
 MOST_DIFFERENT = 2048
 MOST_WORK, WORK_OF_AN_INPUT = 3e8, 250.0
-"""Of a plan, some seconds: what is multiplied and summed."""
+"""Limits for planning, which takes a few seconds: multiplications and sums, and their number per input."""
 MOST_DIMENSIONS, MOST_ELEMENTS = 8, 1 << 48
 SUFFICES = 0.1
-"""One profile that leaves no more unused is enough."""
+"""One profile is enough if it leaves no more than this share unused."""
 Floats = npt.NDArray[np.float64]
 MOST_BYTES = (1 << 31) - 1
-"""Protobuf takes no more."""
+"""The largest message of Protobuf."""
 
 
 def plan_profiles(histogram: ShapeHistogram, asked: int | None = None) -> EnginePlan:
-    """Plan profiles that cover all calls; where one dimension varies, no others of their number waste less.
+    """Plan profiles that cover all calls; if only one dimension varies, no other profiles of that number waste less.
 
     Args:
-        asked: so many; None for the fewest that waste at most half of what one does.
+        asked: number of profiles; None for the fewest that waste at most half as much as a single profile.
 
     Raises RecordError: no call has tensors, or there are too many different shapes.
     """
@@ -46,7 +46,7 @@ def plan_profiles(histogram: ShapeHistogram, asked: int | None = None) -> Engine
     weights, areas = np.array([call.num for call in calls], dtype=np.float64), _areas(points, ends)
     used = float(weights @ areas)
     wastes, parts = [np.inf] * MOST_PROFILES, [[np.arange(len(calls))]] * MOST_PROFILES
-    # Sorted by one dimension, or by size, calls of one profile lie side by side.
+    # Sorted by one dimension or by size, the calls of one profile are neighbours.
     columns = [column for column in np.unique(points, axis=1).T if np.ptp(column)]
     if (len(columns) + 1) * len(calls) * (points.size + WORK_OF_AN_INPUT * len(ends)) > MOST_WORK:
         said = f"{len(calls)} different shapes of {points.shape[1]} dimensions, {len(columns)} of which vary"
@@ -59,7 +59,7 @@ def plan_profiles(histogram: ShapeHistogram, asked: int | None = None) -> Engine
                 wastes[at], parts[at] = waste, np.split(order, cuts)
     shares = [round(waste / (used + waste), 9) for waste in wastes[: len(calls)]]
     num, why = _number(shares, wastes[0] / (2 * used + wastes[0]), asked)
-    # All begin at the smallest: a size between two profiles is one of the larger's, and `min` takes no memory.
+    # All profiles begin at the smallest shape: a size between two profiles uses the larger, and `min` takes no memory.
     least = _corner(np.min, calls)
     found = []
     for part in parts[num - 1]:
@@ -77,7 +77,7 @@ def plan_profiles(histogram: ShapeHistogram, asked: int | None = None) -> Engine
 
 
 def _usable(calls: Sequence[Calls]) -> tuple[list[Calls], list[str]]:
-    """Equal calls together, of those with the usual inputs: an engine has these, each with so many dimensions."""
+    """Merge equal calls and keep those with the usual inputs, since an engine has fixed inputs and dimensions."""
     order = {name: at for at, name in enumerate(dict.fromkeys(name for call in calls for name in call.shapes))}
     counts: Counter[tuple[tuple[str, tuple[int, ...]], ...]] = Counter()
     for call in calls:
@@ -103,7 +103,7 @@ def num_elements(shapes: Shapes) -> int:
 
 
 def holds(shapes: Shapes, profile: Profile) -> bool:
-    """Tell whether the profile takes inputs of these shapes."""
+    """Tell whether the profile accepts inputs of these shapes."""
     low, high = profile.min, profile.max
     return shapes.keys() <= low.keys() and all(
         all(a <= size <= b for a, size, b in zip(low[name], sizes, high[name], strict=True))
@@ -112,16 +112,16 @@ def holds(shapes: Shapes, profile: Profile) -> bool:
 
 
 def _areas(points: Floats, ends: Sequence[int]) -> Floats:
-    """Elements of all inputs at each point. `ends`: of the inputs' dimensions among the columns."""
+    """Return the elements of all inputs at each point. `ends`: last column of each input's dimensions."""
     parts = zip([0, *ends], ends, strict=False)
     return np.asarray(sum(points[:, begin:end].prod(axis=1) for begin, end in parts))
 
 
 def _partitions(points: Floats, weights: Floats, ends: Sequence[int]) -> Iterator[tuple[float, list[int]]]:
-    """Cut points in their order into 1, 2, … stretches such that least is wasted: what is, and where to cut."""
+    """Cut the ordered points into 1, 2, … stretches with the least waste; yield the waste and the cuts."""
     num, used = len(points), weights * _areas(points, ends)
     most = min(MOST_PROFILES, num)
-    # By number of stretches, and of calls in them: what is wasted, and where the last stretch begins.
+    # By number of stretches and of calls in them: the least waste, and where the last stretch begins.
     best, origin = np.full((most + 1, num + 1), np.inf), np.zeros((most + 1, num + 1), dtype=np.intp)
     best[0, 0] = 0.0
     for begin in range(num):
@@ -137,7 +137,7 @@ def _partitions(points: Floats, weights: Floats, ends: Sequence[int]) -> Iterato
 
 
 def _number(shares: Sequence[float], half: float, asked: int | None) -> tuple[int, str]:
-    """How many profiles there are to be, and why. `shares`: that 1, 2, … of them waste."""
+    """Return the number of profiles, and why. `shares`: the share that 1, 2, … profiles waste."""
     most = min(asked or len(shares), len(shares))
     limit = SUFFICES if shares[0] <= SUFFICES else min(shares[:most]) if asked else max(half, shares[-1])
     num = next(num for num in range(1, most + 1) if shares[num - 1] <= limit)
@@ -154,7 +154,7 @@ def _corner(of: Callable[..., npt.NDArray[np.float64]], calls: Sequence[Calls]) 
 def declared_inputs(path: Path) -> dict[str, tuple[str, list[int | None]]]:
     """Return type and sizes of each input; None for a size that varies.
 
-    Raises CannotRunHere: the package onnx is missing. RecordError: the file is no model that can be worked with.
+    Raises CannotRunHere: the package onnx is missing. RecordError: the file is not a usable model.
     """
     try:
         import onnx
@@ -170,18 +170,18 @@ def declared_inputs(path: Path) -> dict[str, tuple[str, list[int | None]]]:
         type_of, dims = onnx.helper.tensor_dtype_to_np_dtype, [one.shape.dim for _, one in inputs]
         sizes = [[None if one.dim_value in (0, -1) else one.dim_value for one in each] for each in dims]
         return {name: (str(type_of(one.elem_type)), each) for (name, one), each in zip(inputs, sizes, strict=True)}
-    except Exception as error:  # of protobuf, the checker or numpy, each with a root of its own
+    except Exception as error:  # protobuf, the checker and numpy have unrelated exception types
         reason = " ".join(str(error).split())[:300]
         raise RecordError(f"{path} is no valid ONNX model: {reason}", hint="Export it again.") from error
 
 
 def shapes_for(model: Path, given: Sequence[str]) -> tuple[ShapeHistogram, bool]:
-    """Return shapes for a model, those that it declares without any, and whether its sizes vary.
+    """Return the given shapes, or those that the model declares, and whether the model's sizes vary.
 
     Args:
-        given: each a file of shapes, or those of one call, `x:1x3x640x640,mask:1x640`.
+        given: files of shapes, or the shapes of one call each, `x:1x3x640x640,mask:1x640`.
 
-    Raises UsageError: shapes that the model does not take, or none for a dimension that varies.
+    Raises UsageError: the model does not take the shapes, or a varying dimension has none.
     """
     declared = declared_inputs(model)
     example = ",".join(f"{name}:{'x'.join(str(one or 1) for one in each)}" for name, (_, each) in declared.items())

@@ -1,4 +1,4 @@
-"""A script that builds an engine by a plan, compares it with ONNX Runtime and times it.
+"""Write a script that builds an engine by a plan, compares it with ONNX Runtime and times it.
 
 Options are those of trtexec in TensorRT 11.1 (`help` in
 https://github.com/NVIDIA/TensorRT/blob/v11.1/samples/common/sampleOptions.cpp; networks are strongly typed there, and
@@ -18,7 +18,7 @@ from dynotune.text import words
 
 
 def build_script(plan: EnginePlan, *, is_dynamic: bool, model: str = "model.onnx") -> str:
-    """Return the script, for bash. `is_dynamic`: the model's sizes vary; one of fixed sizes takes no shapes."""
+    """Return the bash script. `is_dynamic`: the model's sizes vary; a model of fixed sizes takes no shape options."""
 
     def inputs(name: str) -> str:
         rows = [{f"{at}_shape": tuple(getattr(one, at)[name]) for at in ("min", "opt", "max")} for one in plan.profiles]
@@ -40,12 +40,12 @@ def build_script(plan: EnginePlan, *, is_dynamic: bool, model: str = "model.onnx
 
 
 def _on_one_line(value: object) -> object:
-    """No name ends a comment, or hides in the terminal."""
+    """Escape line breaks and control characters, so that no name ends a comment or hides in the terminal."""
     return words.plain(value, longest=100_000) if isinstance(value, str) else value
 
 
 def _trtexec(shapes: Shapes) -> str:
-    """`x:1x3x224x224,y:scalar`: the last colon parts a name from its sizes."""
+    """Write shapes as `x:1x3x224x224,y:scalar`: the last colon separates a name from its sizes."""
     sized = (f"{name}:{'x'.join(map(str, sizes)) or 'scalar'}" for name, sizes in shapes.items())
     return words.command([",".join(sized)])
 

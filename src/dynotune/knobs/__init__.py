@@ -1,8 +1,8 @@
-"""The catalogue of knobs, data in catalogue.toml: nothing is set from here, and no torch is imported.
+"""The catalogue of knobs, data in catalogue.toml: this room sets nothing and does not import torch.
 
-`catalogue` finds knobs and turns text into settings; `foreign` says which settings from elsewhere may be applied;
-`conditions` holds what a knob may ask of the machine. Where a setting acts is said in its site; carrying it out is the
-work of `launch` and of the agent.
+`catalogue` finds knobs and turns text into settings; `foreign` decides which settings from elsewhere may be applied;
+`conditions` lists the conditions of knobs on the machine. A knob's site names where a setting acts; `launch` and the
+agent apply the setting.
 """
 
 from dynotune.knobs.catalogue import (

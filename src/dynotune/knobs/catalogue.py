@@ -1,4 +1,4 @@
-"""Finding knobs and turning text into settings."""
+"""Find knobs, and turn text into settings."""
 
 import difflib
 import functools
@@ -17,9 +17,9 @@ from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import AllocConf, Argument, Env, Knob, Scalar, is_of_launch
 from dynotune.schema.setting import UNSET, Setting
 
-# What dynotune itself sets in order to reach the program.
+# Variables that dynotune itself sets in order to reach the program.
 LARGEST = 2**63 - 1
-"""Of numbers in settings: records and recipes hold no larger ones."""
+"""Largest number in settings, as in records and recipes."""
 _OURS = ("DYNOTUNE_RUN", "PYTHONPATH")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
@@ -32,7 +32,7 @@ def all_knobs() -> tuple[Knob, ...]:
 
 
 def _made(knob_id: str, only_on: str = "", **entry: Any) -> Knob:
-    """Make the knob of an entry; `only_on` names one of the `CONDITIONS`."""
+    """Make the knob of an entry; `only_on` is the name of one of the `CONDITIONS`."""
     if only_on:
         fact, holds, unless = CONDITIONS[only_on]
         entry |= {"needs": [fact], "applies": lambda facts: holds(facts[fact]), "unless": unless}
@@ -52,10 +52,10 @@ def _by_id() -> dict[str, Knob]:
 
 
 def get(knob_id: str) -> Knob:
-    """Return the knob called `knob_id`; `env.` with any variable's name is one, and `arg.` with any placeholder's.
+    """Return the knob with this id; `env.` with any variable's name is a knob, and `arg.` with any placeholder's name.
 
     Raises:
-        UsageError: there is none; the nearest names are offered.
+        UsageError: no knob has this id; the hint lists the nearest ids.
     """
     if knob_id in _by_id():
         return _by_id()[knob_id]
@@ -69,7 +69,7 @@ def get(knob_id: str) -> Knob:
 
 def _nearest(knob_id: str, known: list[str]) -> str:
     near = difflib.get_close_matches(knob_id, known, n=3, cutoff=0.5)
-    # `num_workers` and `workers` mean loader.num_workers, whatever the distance.
+    # `num_workers` and `workers` mean loader.num_workers, however many letters differ.
     near += [name for name in known if name not in near and knob_id and knob_id in name.partition(".")[2]]
     if not near:
         return "`dynotune knobs` lists them. An environment variable is env.NAME."
@@ -100,7 +100,7 @@ def parse(text: str) -> Setting:
     """Read `knob=value` as a setting with a value of the knob's type.
 
     Raises:
-        UsageError: no `=`, no such knob, or a value that the knob does not take; says which it takes.
+        UsageError: no `=`, no such knob, or a value that the knob refuses; the message lists the accepted values.
     """
     knob_id, equals, value = text.partition("=")
     knob_id = knob_id.strip()
@@ -109,21 +109,21 @@ def parse(text: str) -> Setting:
         raise UsageError(f"{text!r} names a knob but no value.", hint=f"Write {knob_id}=VALUE: {_allowed(knob)}.")
     knob = get(knob_id)
     if isinstance(knob.site, Env):
-        # An environment variable's value is taken as it stands, spaces and all.
+        # An environment variable's value is taken literally, spaces included.
         if "\0" in value:
-            raise UsageError(f"The value of {knob_id} holds a NUL character, which no variable can.")
+            raise UsageError(f"The value of {knob_id} contains a NUL character, which is not possible in a variable.")
         _refuse_unreadable(knob, value)
         return Setting(knob_id, value)
     if isinstance(knob.site, Argument):
-        # The program's own words, spaces and all; with none the word is left out.
+        # A placeholder's text is taken literally, spaces included; if it is empty, the argument is left out.
         return Setting(knob_id, value)
     return Setting(knob_id, _typed(knob, value.strip()))
 
 
 def parse_all(texts: Iterable[str]) -> list[Setting]:
-    """Read the settings of one arm, one for each knob; secrets among their values are shown no more from now on.
+    """Read the settings of one arm, at most one for each knob, and hide secrets among their values from now on.
 
-    Raises UsageError: as `parse`, or two of one knob differ.
+    Raises UsageError: as `parse`, or two settings of one knob differ.
     """
     chosen: dict[str, Setting] = {}
     for text in texts:
@@ -136,7 +136,7 @@ def parse_all(texts: Iterable[str]) -> list[Setting]:
 
 
 def _refuse_unreadable(knob: Knob, text: str) -> None:
-    """Refuse a value that whoever reads a known variable would take for another, or for none."""
+    """Refuse a value that readers of a known variable would take for another value, or for none."""
     if text == UNSET or (knob.type == "str" and not knob.values):
         return
     value = _converted(knob.type, text)
@@ -173,14 +173,14 @@ def _converted(type_: str, text: str) -> Scalar | None:
     if type_ == "bool":
         return True if text.lower() in _TRUE else False if text.lower() in _FALSE else None
     if type_ == "int":
-        return int(text) if re.fullmatch(r"[+-]?[0-9]{1,300}", text) else None  # as many as a float has
+        return int(text) if re.fullmatch(r"[+-]?[0-9]{1,300}", text) else None  # as many digits as a float has
     if type_ == "float":
         return float(text) if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.I) else None
     return text or None
 
 
 def _is_one_value(text: str) -> bool:
-    """Tell whether it is one value: a value of an allocator key must not bring further keys with it."""
+    """Tell whether the text is a single value: a value of an allocator key must not add further keys."""
     return re.fullmatch(r"[^\s,:\[\]]+|\[[^\s\[\]]+\]", text) is not None
 
 
@@ -197,10 +197,10 @@ def _allowed(knob: Knob) -> str:
 
 
 def check_applies(setting: Setting, facts: Facts) -> None:
-    """Refuse a setting that cannot work here. Where a fact is not known, the read-back decides.
+    """Refuse a setting that cannot work here. If a fact is not known, the read-back decides later.
 
     Raises:
-        CannotRunHere: with what is missing.
+        CannotRunHere: the message names what is missing.
     """
     knob = get(setting.knob)
     if "gpu.count" in knob.needs and "torch.cuda" in facts and facts["torch.cuda"] is None:
@@ -222,7 +222,7 @@ def check_applies(setting: Setting, facts: Facts) -> None:
 def _check_package(setting: Setting, knob: Knob, facts: Facts) -> None:
     needed = knob.packages.get(str(setting.value), ())
     if not needed or "python.version" not in facts or _is_unknown(facts, "python.version"):
-        return  # nobody knows what is installed
+        return  # the installed packages are not known
     there = [name.removeprefix("package.") for name in facts if name.startswith("package.")]
     if not any(one in (name, f"{name}-headless") for name in needed for one in there):
         raise CannotRunHere(
@@ -232,7 +232,7 @@ def _check_package(setting: Setting, knob: Knob, facts: Facts) -> None:
 
 
 def of_launch(settings: Iterable[Setting]) -> list[Setting]:
-    """Return those of `settings` that change what is started, and nothing inside of it."""
+    """Return those settings that change the started command, rather than something inside its process."""
     return [setting for setting in settings if is_of_launch(get(setting.knob).site)]
 
 
@@ -240,7 +240,7 @@ _READ_ONCE = {"process": "it is read when the process starts", "before_cuda": "i
 
 
 def why_not_switched(setting: Setting) -> str:
-    """Return why a setting cannot be switched on and off while a program runs; empty if it can.
+    """Return why a setting cannot be switched on and off while a program runs; "" if it can.
 
     Raises:
         UsageError: there is no such knob.
@@ -254,7 +254,7 @@ def _is_unknown(facts: Facts, name: str) -> bool:
 
 
 def caution(setting: Setting, facts: Facts) -> str:
-    """Return a warning about a setting that works here but is likely to hurt; empty when there is none to give."""
+    """Return a warning about a setting that works here but is likely to hurt; "" if there is no such risk."""
     cores = facts.get("host.num_cores")
     if isinstance(cores, bool) or not isinstance(cores, int) or isinstance(setting.value, str):
         return ""

@@ -1,4 +1,4 @@
-"""Conditions that a knob may ask of the machine, by the name that the catalogue gives it."""
+"""Conditions that a knob may put on the machine, by their name in the catalogue."""
 
 import re
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Condition(NamedTuple):
-    """A test of one fact; `unless` says in words why a knob does not apply if it fails."""
+    """A test of one fact; `unless` states why a knob does not apply if the test fails."""
 
     fact: str
     holds: Callable[[object], bool]

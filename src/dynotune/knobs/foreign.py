@@ -1,8 +1,8 @@
-"""Settings from elsewhere: of a recipe, a pack, a folder of caches. Only what `check` lets through is applied.
+"""Check settings from elsewhere: of a recipe, a pack, a folder of caches. Only what `check` accepts is applied.
 
 A variable can make a program load code, read other files, or trust others, and no list of such variables is complete.
-So this lists the variables that only tune, each with the values that it takes. No value on the list names a file, a
-module, a library or an address: a path is always the user's to type.
+So this module lists the variables that only tune, each with its accepted values. No accepted value names a file, a
+module, a library or an address: the user always has to type a path.
 """
 
 import re
@@ -24,18 +24,18 @@ _ALLOWED = {name: re.compile(each["values"], re.ASCII) for each in _TOLD["tunes"
 _ALLOWED |= {
     knob.id.removeprefix("env."): re.compile("|".join(map(re.escape, map(str, knob.values))) or _NUMBER, re.ASCII)
     for knob in all_knobs()
-    # The others name folders of code that runs.
+    # The other variables name folders of code that runs.
     if isinstance(knob.site, Env) and (knob.type != "str" or knob.values)
 }
 _DEBUGGING = frozenset(_TOLD["debugging"]["names"])
 
 
 class Checked(NamedTuple):
-    """Settings from elsewhere, with what became of them.
+    """Settings from elsewhere, divided by `check`.
 
     Args:
-        applied: those that may be applied, and those that the user typed.
-        left_out: those that only the user may set, and did not type.
+        applied: settings that may be applied, and those that the user typed.
+        left_out: settings that only the user may set, but did not type.
     """
 
     applied: list[Setting]
@@ -43,7 +43,7 @@ class Checked(NamedTuple):
 
 
 def check(found: Iterable[Setting], typed: Sequence[Setting] = ()) -> Checked:
-    """Part settings from elsewhere into those that may be applied and the others. What the user typed wins."""
+    """Divide settings from elsewhere into those that may be applied and the others. The user's own settings win."""
     given = {setting.knob: setting for setting in typed}
     chosen = {setting.knob: setting for setting in found} | given
     left_out = {knob for knob, setting in chosen.items() if knob not in given and must_be_typed(setting)}
@@ -54,7 +54,7 @@ def check(found: Iterable[Setting], typed: Sequence[Setting] = ()) -> Checked:
 
 
 def check_variables(found: Iterable[tuple[str, str]]) -> tuple[dict[str, str], dict[str, str]]:
-    """Part variables from elsewhere, as `check` does: those that may be set, and the others."""
+    """Divide variables from elsewhere, as `check` does, into those that may be set and the others."""
     checked = check([Setting(f"env.{name}", value) for name, value in found])
     applied, left_out = (
         {setting.knob.removeprefix("env."): str(setting.value) for setting in part} for part in checked
@@ -63,12 +63,12 @@ def check_variables(found: Iterable[tuple[str, str]]) -> tuple[dict[str, str], d
 
 
 def must_be_typed(setting: Setting) -> bool:
-    """Tell whether only the user may set this: a variable or a value that is not known to do nothing but tune."""
+    """Tell whether only the user may set this: a variable or value that is not known to be for tuning only."""
     text = str(setting.value)
     if setting.knob in ("python", "git.ref"):
         return True
     if setting.knob.startswith("arg."):
-        # Whatever else it is, it may name a file to the command.
+        # Any other text may name a file to the command.
         return re.fullmatch(rf"{_NUMBER}|{_SWITCH}", text, re.ASCII) is None
     name = setting.knob.removeprefix("env.")
     if name == setting.knob:
@@ -79,5 +79,5 @@ def must_be_typed(setting: Setting) -> bool:
 
 
 def how_to_type(setting: Setting) -> str:
-    """Return the option that sets it, quoted for a shell; a secret has to be filled in."""
+    """Return the option that makes this setting, quoted for a shell; the user has to fill in a secret."""
     return f"--set {words.command([redacted(str(setting)).replace(MARK, 'VALUE')])}"

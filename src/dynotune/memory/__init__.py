@@ -1,12 +1,12 @@
-"""Device memory: what recorded steps held, by whom, and what other batches would hold.
+"""Account for device memory: what each term of the recorded steps held, and what other batches would hold.
 
-`accounting` joins a replayed snapshot with the owners that the agent told of and with what the driver counts, into
-terms that add up. `sequence` runs allocations through a model of the `allocator`: those of a pretended GPU to find
-where they would lie, those of two batches to find what another one takes. `fitting` says by that what fits on a card.
-`constants` has what only measurements give.
+`accounting` joins a replayed snapshot, the tensors' owners that the agent reported, and the driver's count into terms
+that add up. `sequence` replays allocations in a model of the `allocator`: those of a pretended GPU to place them, those
+of two batches to predict another. `fitting` derives what fits on a card. `constants` has figures that only measurements
+give.
 
-Nothing is run and no device is asked here: `diagnose` records, `trace.snapshot` reads snapshots, and `doctor` says what
-would save memory.
+This room runs nothing and asks no device: `diagnose` records, `trace.snapshot` reads snapshots, and `doctor` advises
+how to save memory.
 """
 
 from dynotune.memory.accounting import account, of_snapshot

@@ -1,8 +1,8 @@
-"""The memory of a process in terms that add up to what the driver counts, at the peak and between two steps.
+"""Divide a process's memory into terms that add up to the driver's count, at the peak and between two steps.
 
-Each block of the history gets one term: that of the tensor which the agent found at its address, else by when and
-where it was allocated. Rounding, cache and fragments follow from addresses. What the driver counts beyond the allocator
-is the context with loaded modules, and with what libraries allocate by themselves (NCCL).
+Each block of the history gets one term: that of the tensor which the agent found at its address, or else by when and
+where it was allocated. Rounding, cache and fragments follow from addresses. The driver's count beyond the allocator is
+the context with loaded modules, and memory that libraries such as NCCL allocate themselves.
 """
 
 import re
@@ -20,7 +20,7 @@ from dynotune.trace.snapshot import Life, Lives
 
 NUM_PARTS, MOST_BLOCKS = 12, 512
 _IN_A_LIST = re.compile(r"\.\d+(?=\.|$)")
-# Who is asked first where two tensors share a block: a batch that a module also keeps.
+# If two tensors share a block, such as a batch that a module also keeps, the earlier term gets the block.
 PRIORITY: tuple[TermName, ...] = ("weights", "gradients", "optimizer", "buffers", "inputs", "workspaces", "kept")
 Blocks = list[tuple[Life, TermName]]
 
@@ -28,10 +28,10 @@ Blocks = list[tuple[Life, TermName]]
 def account(
     device: DeviceOwners, owners: Owners, lives: Lives | None, *, process_bytes: int | Unknown, **known: Any
 ) -> RankMemory:
-    """Return what one process held on one device.
+    """Return the memory of one process on one device.
 
     Args:
-        process_bytes: what the driver counts for the process at the time of the snapshot.
+        process_bytes: the driver's count for the process at the time of the snapshot.
         known: further fields of `RankMemory`.
     """
     told: dict[str, Any] = {
@@ -45,7 +45,7 @@ def account(
         **known,
     }
     if lives is None or lives.unknown:
-        reason = Unknown("the snapshot does not hold this device" if lives is None else lives.unknown)
+        reason = Unknown("the snapshot does not contain this device" if lives is None else lives.unknown)
         return RankMemory(**told, peak=reason, steady=reason)
     offset = device.num_events - lives.num_events
     marks = _Marks([max(0, position - offset) for _, position in device.marks], [name for name, _ in device.marks])
@@ -60,7 +60,7 @@ def account(
 
 
 def of_snapshot(lives: Lives) -> RankMemory:
-    """Return what a snapshot tells of one device: blocks by line, at the peak of its history and at its end."""
+    """Return the contents of a snapshot of one device: blocks by line, at the peak of its history and at its end."""
     size, notes = words.num_bytes, []
     for event, asked, where in lives.failures[-3:]:
         _, room = lives.room(event)
@@ -85,7 +85,7 @@ def _moments(lives: Lives, blocks: Blocks, begin: int, outside: int | Unknown) -
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """Marks of the agent, in order, and after how many events of the history."""
+    """The agent's marks in order, each with the number of events of the history before it."""
 
     at: list[int]
     names: list[str]
@@ -95,22 +95,22 @@ class _Marks:
         return self.at[0] if self.at else 0
 
     def phase(self, event: int) -> str:
-        """Return the mark that the event came after; `inputs` if the next one is the step's first forward pass."""
+        """Return the last mark before the event; `inputs` if the next mark is the step's first forward pass."""
         following = bisect_right(self.at, event)
         name = self.names[max(0, following - 1)] if self.names else ""
         is_first = name in ("begin", "step") and self.names[following : following + 1] == ["forward"]
         return "inputs" if is_first else name
 
     def outlives(self, life: Life) -> bool:
-        """Tell whether a block of a forward pass is alive at its end."""
+        """Tell whether a block from a forward pass is still alive at the end of that pass."""
         following = bisect_right(self.at, life.born)
         while following < len(self.at) and self.names[following] == "forward":
-            following += 1  # a module called within another
+            following += 1  # a module called from within another module
         return following < len(self.at) and life.died >= self.at[following]
 
 
 def _blocks(device: DeviceOwners, lives: Lives, offset: int, marks: _Marks, *, trains: bool) -> Blocks:
-    """Return each life with its term."""
+    """Return each block with its term."""
     at: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for index, life in enumerate(lives.lives):
         at[life.address].append((life.born, index))
@@ -127,7 +127,7 @@ def _blocks(device: DeviceOwners, lives: Lives, offset: int, marks: _Marks, *, t
 
 
 def _unowned(life: Life, marks: _Marks, trains: bool) -> TermName:
-    """Name the term by the time of allocation: no tensor that Python holds between steps is in it."""
+    """Choose a term by the time of allocation, for a block without a tensor that Python holds between steps."""
     if life.born < marks.begin:
         return "unknown"
     phase = marks.phase(life.born)
@@ -136,12 +136,12 @@ def _unowned(life: Life, marks: _Marks, trains: bool) -> TermName:
     if phase == "forward":
         return "temporary" if trains and not marks.outlives(life) else "activations"
     if not life.module and not life.where.function:
-        return "temporary"  # the backward pass of a device runs in a thread of its own, without Python
+        return "temporary"  # a device's backward pass runs in a thread of its own, without Python
     return "inputs" if not life.module and phase == "inputs" else "activations"
 
 
 def _of_lists(modules: Mapping[str, int]) -> dict[str, int]:
-    """Return what the modules of lists hold, each with all below it."""
+    """Return the bytes of modules that are members of module lists, each with all modules below it."""
     held: Counter[str] = Counter()
     for name, size in modules.items():
         for match in _IN_A_LIST.finditer(name):
@@ -164,7 +164,7 @@ def _moment(lives: Lives, blocks: Blocks, event: int, outside: int | Unknown) ->
             lines[term][life.where.function] += life.size
     requested = sizes.total()
     sizes.update(room)
-    sizes["unknown"] += reserved - sizes.total()  # nothing, unless addresses contradict each other
+    sizes["unknown"] += reserved - sizes.total()  # zero, unless addresses contradict each other
     if not isinstance(outside, Unknown):
         sizes["context"] = outside
     return Moment(
@@ -186,7 +186,7 @@ def _moment(lives: Lives, blocks: Blocks, event: int, outside: int | Unknown) ->
 
 
 def _facts(lives: Lives, blocks: Blocks, marks: _Marks) -> dict[str, bool | int]:
-    """Return what the findings ask besides what the agent told."""
+    """Return the facts that findings need, besides those that the agent reported."""
     event = lives.peak(marks.begin)
     alive = [(life, term) for life, term in blocks if life.born < event <= life.died]
     in_forward = [life for life, term in alive if term == "activations" and marks.phase(life.born) == "forward"]

@@ -1,4 +1,4 @@
-"""A model of torch's caching allocator: what it reserves from the device for a sequence of allocations and releases.
+"""Model the memory that torch's caching allocator reserves from the device for a sequence of allocations and releases.
 
 It follows c10/cuda/CUDACachingAllocator.cpp. Blocks of up to 1 MiB lie in segments of 2 MiB, larger ones in segments of
 20 MiB or, from 10 MiB on, of their own size rounded up to 2 MiB. An allocation takes the smallest free block of its
@@ -21,48 +21,48 @@ _LARGE_SEGMENT = 20 * MIB
 _OWN_SEGMENT = 10 * MIB
 _LARGE_STEP = 2 * MIB
 _RANGE = _LARGE_SEGMENT << 26
-"""Addresses of an expandable segment, of which only what is needed has memory."""
+"""Addresses of an expandable segment, of which only the needed part has memory."""
 _NO_LIMIT = 1 << 62
 _UNMODELLED = ("backend", "max_split_size_mb", "roundup_power2_divisions")
 
 
 class OutOfMemory(Exception):
-    """Error: the device has no room for so many bytes, after all that is free was given back."""
+    """Error: the device has no room for this many bytes, even after all free memory was returned."""
 
 
 class AllocatorSettings(NamedTuple):
-    """`PYTORCH_ALLOC_CONF`, as far as it changes sizes. `unmodelled`: a setting that this model does not follow."""
+    """`PYTORCH_ALLOC_CONF`, as far as it changes sizes. `unmodelled`: a setting that this model ignores."""
 
     expandable_segments: bool = False
     unmodelled: str = ""
 
     @staticmethod
     def parse(text: str) -> AllocatorSettings:
-        """Parse the settings in a value of the variable; those that it does not name have their default."""
+        """Parse the variable's value; settings without a value there have their default."""
         found = dict(re.findall(r"(\w+)\s*:\s*(\[[^\]]*\]|[^,\s]+)", text))
         other = [f"{name}:{found[name]}" for name in _UNMODELLED if found.get(name, "native") != "native"]
         return AllocatorSettings(found.get("expandable_segments", "").lower() == "true", "".join(other[:1]))
 
 
 class _Ranges:
-    """Ranges of addresses by size. Those that touch are one, except at the `edges` where segments begin."""
+    """Ranges of addresses by size. Adjacent ranges merge, except at the `edges` where segments begin."""
 
     def __init__(self, edges: dict[int, int]) -> None:
         self.by_size: list[tuple[int, int]] = []
         self._edges = edges
         self._sizes: dict[int, int] = {}
-        self._begins: dict[int, int] = {}  # by end
+        self._begins: dict[int, int] = {}  # keyed by the end
 
     def size(self, address: int) -> int:
-        """Return bytes of the range that begins there; 0 without one."""
+        """Return the bytes of the range that begins at `address`; 0 without one."""
         return self._sizes.get(address, 0)
 
     def begin(self, end: int) -> int:
-        """Return where the range begins that ends there; `end` without one."""
+        """Return the begin of the range that ends at `end`; `end` without one."""
         return end if end in self._edges else self._begins.get(end, end)
 
     def add(self, address: int, size: int) -> int:
-        """Add a range; return the begin of the range that it then is part of."""
+        """Add a range, merge it with its neighbours, and return where the merged range begins."""
         end, begin = address + size, self.begin(address)
         if begin != address:
             self.take(begin)
@@ -73,14 +73,14 @@ class _Ranges:
         return begin
 
     def take(self, address: int) -> int:
-        """Remove the range that begins there; its bytes."""
+        """Remove the range that begins at `address`, and return its bytes."""
         size = self._sizes.pop(address)
         del self._begins[address + size], self.by_size[bisect_left(self.by_size, (size, address))]
         return size
 
 
 class _Pool:
-    """Segments of one stream and kind, by address, what of them is free, and what has no memory yet."""
+    """Segments of one stream and size class, by address: their sizes, free ranges, and ranges without memory."""
 
     def __init__(self, small: bool) -> None:
         self.page = SMALL_SEGMENT_BYTES if small else _LARGE_SEGMENT
@@ -89,7 +89,7 @@ class _Pool:
         self.free, self.unmapped = _Ranges(self.segments), _Ranges(self.segments)
 
     def room(self, address: int, size: int) -> bool:
-        """Tell whether so much could lie from `address` on."""
+        """Tell whether `size` bytes could lie from `address` on."""
         at = address
         while at - address < size and (more := self.free.size(at) or self.unmapped.size(at)):
             at += more
@@ -106,11 +106,11 @@ class CachingAllocator:
     """The allocator of one device.
 
     Args:
-        limit_bytes: that segments may take together; None for no limit.
+        limit_bytes: limit of all segments together; None for no limit.
 
     Attributes:
         live: blocks by the name of their allocation.
-        changes: of what is reserved: (1 or -1, address, bytes) of each part that came or went.
+        changes: of the reserved memory: (1 or -1, address, bytes) of each range that was added or removed.
     """
 
     def __init__(self, settings: AllocatorSettings | None = None, *, limit_bytes: int | None = None) -> None:
@@ -123,10 +123,10 @@ class CachingAllocator:
         self.changes: list[tuple[int, int, int]] = []
 
     def allocate(self, name: int, num_bytes: int, stream: int = 0) -> int:
-        """Give the allocation `name` a block, whose address is returned.
+        """Allocate a block for `name`, and return the block's address.
 
         Raises:
-            OutOfMemory: the limit does not allow it.
+            OutOfMemory: the limit leaves no room for the block.
         """
         size = rounded(num_bytes)
         pool = self.pool(size, stream)
@@ -144,12 +144,12 @@ class CachingAllocator:
         pool.free.add(address, size)
 
     def pool(self, size: int, stream: int) -> _Pool:
-        """Return the pool that has blocks of this size."""
+        """Return the pool for blocks of this size."""
         small = size <= _SMALL
         return self._pools.setdefault((small, stream), _Pool(small))
 
     def segments(self) -> list[tuple[int, int]]:
-        """Return address and bytes of each stretch that is reserved, as a snapshot has them."""
+        """Return address and bytes of each reserved stretch, as a snapshot lists them."""
         edges = {address for pool in self._pools.values() for address in pool.segments}
         blocks = [(block.address, block.size) for block in self.live.values()]
         blocks += [(address, size) for pool in self._pools.values() for size, address in pool.free.by_size]
@@ -162,7 +162,7 @@ class CachingAllocator:
         return found
 
     def empty_cache(self) -> bool:
-        """Give back what is wholly free; whether that was something."""
+        """Return all wholly free memory to the device; tell whether there was any."""
         before = self.reserved_bytes
         for pool in self._pools.values():
             for size, address in list(pool.free.by_size):
@@ -182,7 +182,7 @@ class CachingAllocator:
             return None
 
         def grown(at: int) -> int:
-            """Count the free end of an expandable segment as large as it can grow."""
+            """Return the size to which the free end of an expandable segment can grow."""
             size, address = free[at]
             return size + pool.unmapped.size(address + size)
 
@@ -191,7 +191,7 @@ class CachingAllocator:
         return free[at][1]
 
     def _fresh(self, pool: _Pool, size: int) -> int:
-        """Reserve a free range of new memory, for which all that is free goes back to the device if need be."""
+        """Reserve new memory for a free range, after returning all free memory to the device if necessary."""
         if self.settings.expandable_segments:
             return self._expanded(pool, size)
         num_bytes = pool.page
@@ -205,7 +205,7 @@ class CachingAllocator:
         return pool.free.add(address, num_bytes)
 
     def _expanded(self, pool: _Pool, size: int) -> int:
-        """Do the same by memory for the addresses behind a free range."""
+        """Reserve new memory by mapping pages to the addresses behind a free range."""
         begins = (pool.free.begin(gap) for gap in sorted(gap for _, gap in pool.unmapped.by_size))
         begin = next((begin for begin in begins if pool.room(begin, size)), None)
         if begin is None:
@@ -238,7 +238,7 @@ class CachingAllocator:
         self.changes.append((sign, address, num_bytes))
 
     def _unmap(self, pool: _Pool, address: int, size: int) -> None:
-        """Give back the whole pages of a free range."""
+        """Return the whole pages of a free range to the device."""
         end = address + size
         first, last = -(-address // pool.page) * pool.page, end // pool.page * pool.page
         if last <= first:
@@ -252,5 +252,5 @@ class CachingAllocator:
 
 
 def rounded(num_bytes: int) -> int:
-    """Return the size of the block for so many bytes."""
+    """Return the size of the block for an allocation of `num_bytes`."""
     return max(_BLOCK, -(-num_bytes // _BLOCK) * _BLOCK)

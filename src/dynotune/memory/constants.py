@@ -1,4 +1,4 @@
-"""Figures that only measurements give, with where each is from: `constants.toml` beside this file."""
+"""Figures that only measurements give, each with its source: `constants.toml` beside this file."""
 
 import re
 import tomllib
@@ -13,8 +13,8 @@ from dynotune.text import words
 _SIZE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(gib|gb|g|mib|mb|m)")
 _UNITS = {"gib": 1 << 30, "gb": 10**9, "g": 1 << 30, "mib": 1 << 20, "mb": 10**6, "m": 1 << 20}
 _WIDER = 0.5
-"""How much wider an interval is that was measured on another generation or version."""
-# For a size alone: what most programs ask for is there from this generation on.
+"""Relative widening of an interval that was measured on another generation or version."""
+# For a GPU given only by its size: the features that most programs need exist from this generation on.
 _ANY: dict[str, Any] = {"capability": "8.0", "multiprocessors": 100}
 
 
@@ -27,7 +27,7 @@ def gpu(text: str) -> PretendedGpu:
     """Return the GPU that `--gpu` names: one of the table (`H100-80GB`, `NVIDIA H100 80GB`), or a size such as `24GiB`.
 
     Raises:
-        UsageError: neither.
+        UsageError: the text is neither.
     """
     wanted = re.sub(r"[\s_-]|nvidia|geforce|tesla", "", text.casefold())
     names = {re.sub(r"-", "", name).casefold(): name for name in _table()["gpu"]}
@@ -53,13 +53,13 @@ def gpu(text: str) -> PretendedGpu:
 
 
 def outside(model: PretendedGpu, torch: str, *, convolves: bool) -> tuple[int, int, list[str]]:
-    """Return what a process has of the GPU besides torch's allocator, by the rows for this generation and version.
+    """Return a process's memory outside torch's allocator, from the table's row for this generation and version.
 
     Args:
-        convolves: it uses cuDNN.
+        convolves: whether the process uses cuDNN.
 
     Returns:
-        The bytes, by how many more they may be, and notes.
+        The bytes, how many more they may be at most, and notes.
     """
     capability = "{}.{}".format(*model.compute_capability)
     total, spread, notes = 0, 0, []
@@ -69,7 +69,7 @@ def outside(model: PretendedGpu, torch: str, *, convolves: bool) -> tuple[int, i
         total += row["num_bytes"]
         spread += int(row["high_bytes"] * (1 if is_known else 1 + _WIDER)) - row["num_bytes"]
         unlike = "" if is_known else f", not measured for compute capability {capability} and torch {torch}"
-        notes.append(f"{name} is taken to hold {words.num_bytes(row['num_bytes'])}{unlike} ({row['source']})")
+        notes.append(f"{name} is assumed to take {words.num_bytes(row['num_bytes'])}{unlike} ({row['source']})")
     return total, spread, notes
 
 

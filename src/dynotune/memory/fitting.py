@@ -1,7 +1,7 @@
-"""Tell what fits: other batches, by two or more that were run.
+"""Predict which other batches fit, from two or more batches that were run.
 
-What the program asks for grows with the batch in proportion: a constant and so much a sample. What the allocator adds
-(rounding, cache, fragments) does so nearly, in whole segments. The context, weights and workspaces stay as they are.
+Requested memory grows linearly with the batch: a constant, and a fixed amount per sample. The allocator's overhead
+(rounding, cache, fragments) grows nearly so, in whole segments. The context, weights and workspaces stay constant.
 """
 
 from bisect import bisect_right
@@ -16,10 +16,10 @@ from dynotune.schema.memory import VERDICTS, Capacity, Fit, Moment, TermName
 from dynotune.trace.snapshot import Lives
 
 MARGIN_SHARE = 0.02
-"""Part of the card, left free: steps differ, and a driver's update takes some."""
+"""Share of the card that is left free: steps differ, and a driver's update takes some memory."""
 CONSTANT: tuple[TermName, ...] = ("workspaces", "weights", "optimizer")
 LEAST_GROWTH = 0.001
-"""Part of the memory, between two batches: below it the argument does not change the batch on the device."""
+"""Relative growth of memory between two batches: below this, the argument does not change the batch on the device."""
 MOST_BATCH = 1 << 24
 ONE = "one batch was run; --values arg.batch=8,16 predicts others"
 
@@ -34,15 +34,15 @@ def capacity(
     settings: AllocatorSettings | None = None,
     asked: Sequence[int] = (),
 ) -> Capacity | Unknown:
-    """Return what fits within `limit_bytes`: the batches that were run, and by two of them any other.
+    """Return what fits within `limit_bytes`: the batches that were run, and others predicted from two of them.
 
     Args:
         measured: peaks by batch.
-        limit_bytes: of the card, less what other processes hold.
-        spread_bytes: by which the peaks themselves are uncertain.
-        histories: allocations of each batch; where those of two runs do not match, the totals alone predict.
-        settings: of the allocator.
-        asked: further batches to predict.
+        limit_bytes: memory of the card, less what other processes hold.
+        spread_bytes: error of the peaks themselves.
+        histories: allocations of each batch; if those of two runs do not match, the prediction uses only the totals.
+        settings: settings of the allocator.
+        asked: further batch sizes to predict.
     """
     measured = dict(sorted(measured.items()))
     low, high = min(measured), max(measured)
@@ -51,13 +51,13 @@ def capacity(
     matched = None
     if low != high and histories:
         matched = by_batch(histories[low], histories[high], (low, high), settings or AllocatorSettings())
-    # Reserved memory comes in large pieces, so it tells only where it is predicted.
+    # Reserved memory comes in large pieces, so it shows growth only if the allocations are replayed.
     grows = growth > LEAST_GROWTH * measured[low].requested_bytes or (matched and matched(high) > matched(low))
     if low != high and not grows:
-        return Unknown(f"a batch of {high} takes no more memory than one of {low}: something else sets the peak")
+        return Unknown(f"a batch of {high} takes no more memory than a batch of {low}: something else sets the peak")
     constant, varying = _model(measured, matched)
     residual = max(abs(constant + varying(batch) - total) / total for batch, total in known.items())
-    # A model that misses what it was made from is that much less sure of the rest.
+    # The model's error on its own data widens the interval of every prediction.
     spread = max(spread_bytes, int(residual * limit_bytes))
     margin = max(int(MARGIN_SHARE * limit_bytes), spread)
     largest, room = 0, limit_bytes - margin - constant
@@ -91,10 +91,10 @@ def capacity(
 
 
 def _model(measured: Mapping[int, Moment], matched: Callable[..., int] | None) -> tuple[int, Callable[[int], int]]:
-    """Return bytes of a process that no batch changes, and those that follow from the batch.
+    """Return the bytes of a process that no batch changes, and a function for those that depend on the batch.
 
-    With the allocations matched, these tell what is reserved for the recorded steps. What was reserved besides, say for
-    the warm-up, is taken to stay: as much as it was at most in the runs.
+    Matched allocations give the memory reserved for the recorded steps. Other reserved memory, such as that of the
+    warm-up, is assumed to stay constant, at its maximum over the runs.
     """
     peaks = measured.values()
     constant = max(peak.of("context") for peak in peaks)
@@ -110,7 +110,7 @@ def _model(measured: Mapping[int, Moment], matched: Callable[..., int] | None) -
 
 
 def _fits_without_cache(matched: Callable[..., int] | None, batch: int, limit_bytes: int) -> bool:
-    """Tell whether the batch runs once the allocator gives back its reserve, which takes time."""
+    """Tell whether the batch runs once the allocator returns its cache, which takes time."""
     try:
         return matched is not None and matched(batch, limit_bytes) <= limit_bytes
     except OutOfMemory:

@@ -1,8 +1,8 @@
-"""The allocations of recorded steps, run through the model of the allocator: as they were, or at any other batch.
+"""Replay the allocations of recorded steps in the model of the allocator: as recorded, or at any other batch.
 
-What the allocator holds follows from all that was asked of it since the start: where the first steps put things,
-others find their holes. Of two runs with different batches each allocation has the same size in both, or follows the
-batch, and the segments that another batch needs come out, with their rounding and holes.
+The allocator's memory depends on all allocations since the start, because the first steps leave the holes that later
+ones fill. In two runs with different batches, each allocation has the same size or grows with the batch; so the
+segments for another batch follow, with their rounding and holes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,40 +18,40 @@ from dynotune.schema.memory import DeviceOwners
 from dynotune.trace.snapshot import Life, Lives, Range
 
 MOST_EVENTS = 100_000
-"""To replay more takes seconds for each batch that is looked at."""
+"""Replaying more events takes seconds for each predicted batch."""
 POWERS = (1, 2)
-"""What follows the batch does so in proportion; what follows a side of a picture, with its square."""
+"""Powers of growth with the argument: in proportion for a batch, with the square for an image's side."""
 WORKSPACE_EVENTS = 3
 Block = tuple[int, int, int]
-"""Born, died and size of one allocation; born is -1 for those that are older than the history."""
+"""First event, last event and size of an allocation; the first is -1 for allocations older than the history."""
 Array = NDArray[Any]
 MOST_DRIFT = 300
-"""Allocations by which the runs may be shifted against each other, besides those that one has more."""
+"""Largest shift between the allocations of two runs, in addition to the difference of their numbers."""
 ROUNDING_BYTES = 512
 GAP, SAME_SIZE, GROWN, OTHER, SAME_SPAN = -1.0, 3.0, 1.0, -1.0, 0.5
-"""Scores: to leave one out; a size that is the same or in proportion, one between these, another; a life as long."""
+"""Scores: for leaving one out; for an equal or proportional size, one in between, any other; for an equal life span."""
 DIAGONAL, UP, LEFT = 0, 1, 2
 
 
 def by_batch(
     first: Lives, second: Lives, batches: tuple[int, int], settings: AllocatorSettings
 ) -> Callable[..., int] | None:
-    """Return what the allocator reserves at most for any batch, by the matched blocks of two runs.
+    """Return a function for the most that the allocator reserves at any batch, from the matched blocks of two runs.
 
-    What lies between the same size and proportion in both runs has a part of each. A kernel's workspace, which is
-    released at once, is taken to grow like the rest where its size is another or only one run has it: libraries choose
-    kernels by the batch, and no two runs tell which.
+    A block that grows, but less than the batch, has a constant and a growing part. A kernel's workspace, which is
+    released at once, is assumed to grow with the batch if its size differs or only one run has it: libraries choose
+    kernels by the batch, which two runs cannot show.
 
     Returns:
-        A function of the batch, and of a limit that is kept by giving back the cache. It raises OutOfMemory if the
-        limit is too low. None where the runs cannot be replayed.
+        A function of the batch, and of a limit that the model keeps by emptying its cache. The function raises
+        OutOfMemory if the limit is too low. None if the runs cannot be replayed.
     """
     one, other = _ordered(first), _ordered(second)
     if not one or not other or max(first.num_events, second.num_events) > MOST_EVENTS or settings.unmodelled:
         return None
     found = [(*aligned(one, other, (batches[1] / batches[0]) ** power), power) for power in POWERS]
     partners, _, power = max(found, key=lambda each: each[1])
-    # What comes after the last match is of a step that only one of them recorded.
+    # Allocations after the last match are of a step that only one run recorded.
     num = max((at + 1 for at, partner in enumerate(partners) if partner is not None), default=0)
     blocks = [
         (life, _constant_bytes(life, 0 if partner is None else one[partner].size, (batches[1] / batches[0]) ** power))
@@ -72,7 +72,7 @@ def by_batch(
 
 
 def _constant_bytes(life: Life, before: int, ratio: float) -> float:
-    """Return how much of a block does not follow the batch, if it had `before` bytes with one smaller by `ratio`."""
+    """Return the constant part of a block that had `before` bytes with a batch smaller by the factor `ratio`."""
     if life.size == before:
         return life.size
     is_workspace = life.died - life.born <= WORKSPACE_EVENTS
@@ -83,16 +83,16 @@ def _constant_bytes(life: Life, before: int, ratio: float) -> float:
 def placed(
     device: DeviceOwners, lives: Lives, settings: AllocatorSettings, *, limit_bytes: int | None
 ) -> tuple[DeviceOwners, Lives]:
-    """Return the same, where the allocator would have put the blocks that a pretended GPU gave their own addresses.
+    """Move the blocks of a pretended GPU, which have arbitrary addresses, to where the allocator would place them.
 
     Args:
-        limit_bytes: that the program set itself.
+        limit_bytes: limit that the program set for itself.
     """
     model = CachingAllocator(settings, limit_bytes=limit_bytes)
     blocks = [(life.born, life.died, life.size) for life in lives.lives]
     try:
         addresses, changes = _run(model, blocks, lives.num_events, _emptied(lives))
-    except OutOfMemory:  # what it would take is still to be told
+    except OutOfMemory:  # the memory that it would need is still wanted
         return placed(device, lives, settings, limit_bytes=None)
     moved = {life.address: address for life, address in zip(lives.lives, addresses, strict=True)}
     owners = [(term, moved.get(address, address), position) for term, address, position in device.owners]
@@ -111,7 +111,7 @@ def placed(
 def _run(
     model: CachingAllocator, blocks: Iterable[Block], num_events: int, emptied: Sequence[int]
 ) -> tuple[list[int], list[tuple[int, int, int, int]]]:
-    """Allocate and release in order: the address of each block, and changes of what is reserved, by event."""
+    """Allocate and release in order; return each block's address, and the changes of reserved memory by event."""
     begins: dict[int, tuple[int, int]] = {}
     ends: dict[int, int] = {}
     addresses: list[int] = []
@@ -140,7 +140,7 @@ def _emptied(lives: Lives) -> list[int]:
 
 
 def _ordered(lives: Lives) -> list[Life]:
-    """Order by birth; those that are older by death, and by size: another run has other addresses."""
+    """Order by birth, and blocks older than the history by death and size, as addresses differ between runs."""
     shared = [life for life in lives.lives if not lives.is_private(life)]
     return sorted(shared, key=lambda life: (life.born, life.died, life.size))
 
@@ -150,10 +150,10 @@ def aligned(first: Sequence[Life], second: Sequence[Life], ratio: float) -> tupl
 
     Args:
         first, second: in order of birth.
-        ratio: by which sizes grow that follow the batch.
+        ratio: factor by which sizes grow that depend on the batch.
 
     Returns:
-        For each of `second` the index of its partner in `first`, None without one; and how well all match.
+        For each of `second` the index of its partner in `first`, None without one; and the score of the alignment.
     """
     num_first, num_second = len(first), len(second)
     width = 2 * (MOST_DRIFT + abs(num_first - num_second)) + 1
@@ -172,7 +172,7 @@ def aligned(first: Sequence[Life], second: Sequence[Life], ratio: float) -> tupl
             diagonal = np.where(columns > 0, _at(best, pair - begin) + scored, -np.inf)
             up = _at(best, columns - begin) + GAP
             scores, steps = np.maximum(diagonal, up), np.where(diagonal >= up, DIAGONAL, UP).astype(np.int8)
-            # To leave out several of `second` in a row is a running maximum.
+            # Leaving out several of `second` in a row is a running maximum.
             left = np.maximum.accumulate(scores - GAP * columns) + GAP * columns
             steps[left > scores] = LEFT
             scores = left

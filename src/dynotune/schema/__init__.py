@@ -1,11 +1,11 @@
-"""The words dynotune is written in: frozen structs, errors, and what goes to disk.
+"""The vocabulary of dynotune: frozen structs, errors, and the documents that are written to disk.
 
-Each module is one word with its parts, and other rooms import from the module by its name
-(`from dynotune.schema.run import RunSpec`): the module says which document a struct belongs to. A document carries its
-schema's name and version. Reading one validates it and refuses an unknown major version. What the fields of documents
-mean stands in docs/reference/records.md and in the pages that it names; docstrings here say what it leaves out.
+Each module defines one concept with its parts, and other rooms import from the module by its name (`from
+dynotune.schema.run import RunSpec`), which shows the document that a struct belongs to. A document carries its schema's
+name and version. Reading a document validates it and refuses an unknown major version. docs/reference/records.md and
+the pages that it names explain the fields; docstrings here add to them.
 
-Nothing here observes, launches or computes.
+This room does not observe, launch or compute.
 """
 
 __all__ = []

@@ -1,4 +1,4 @@
-"""Write a file whole or not at all: a reader, or a disk that fills up, never meets half of it."""
+"""Write a file whole or not at all: neither a reader nor a full disk leaves half a file."""
 
 import contextlib
 import errno
@@ -8,22 +8,22 @@ import stat
 from pathlib import Path
 
 LARGEST_READ = 1 << 30
-# The folder takes no new file, or the file is a mount of its own, as containers have: writing in place may still work.
+# The folder takes no new file, or the file is a mount of its own, as in containers: writing in place may still work.
 _IN_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 
 
 def write(path: Path, content: bytes, *, own_name: bool = False) -> None:
-    """Write `content` to `path` through a file beside it that then takes its place.
+    """Write `content` to a temporary file beside `path`, which then replaces `path`.
 
     Links are followed, and an existing file keeps its mode. A pipe, a device and an open descriptor (/dev/stdout) are
-    written to directly. So is a file that no other can replace; this one alone may be left half written.
+    written to directly, and so is a file that cannot be replaced: such a file may be left half written.
 
     Args:
-        own_name: we chose the name, in a folder that somebody else may have filled: what is there but an ordinary file,
-            a link above all, is replaced.
+        own_name: dynotune chose the name, in a folder that others may write to: anything but an ordinary file at
+            `path`, above all a link, is replaced.
 
     Raises:
-        OSError: as `open`; the file that was there before is still there.
+        OSError: as `open`; the old file is still there.
     """
     if own_name:
         path = path.parent.resolve() / path.name
@@ -51,9 +51,9 @@ def write(path: Path, content: bytes, *, own_name: bool = False) -> None:
 
 
 def read(path: Path, largest: int = LARGEST_READ) -> bytes:
-    """Read an ordinary file, or an open descriptor (/dev/stdin), of at most so many bytes.
+    """Read an ordinary file, or an open descriptor (/dev/stdin), of at most `largest` bytes.
 
-    Raises OSError: as `open`; it is larger, or a pipe or device, which may never end.
+    Raises OSError: as `open`; or the file is larger, or a pipe or device, which may never end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if _is_descriptor(path) else os.O_NONBLOCK))
     with os.fdopen(descriptor, "rb") as file:
@@ -67,7 +67,7 @@ def read(path: Path, largest: int = LARGEST_READ) -> bytes:
 
 
 def probe(path: Path) -> None:
-    """Make sure that `write` can begin: make a file there and take it away again, or open the one that is there.
+    """Check that `write` can begin: create and delete a file beside `path`, or open the existing file.
 
     Raises OSError: as `write` would.
     """
@@ -78,17 +78,17 @@ def probe(path: Path) -> None:
         partial.unlink()
     elif stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         path.open("ab").close()
-    elif not os.access(path, os.W_OK):  # to open a pipe would wait for its reader
+    elif not os.access(path, os.W_OK):  # opening a pipe would wait for its reader
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _beside(path: Path) -> Path:
-    """Return a name that nobody has, nor can plant a link at."""
+    """Return an unused name for a file, which nobody can predict and plant a link at."""
     return path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.partial")
 
 
 def _is_descriptor(path: Path) -> bool:
-    """Tell whether the path names an open file of this process, which whoever holds it goes on writing to."""
+    """Tell whether the path names an open file of this process, whose owner continues to write to it."""
     return path.absolute().parts[1:2] in (("dev",), ("proc",))
 
 

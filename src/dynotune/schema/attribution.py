@@ -1,4 +1,4 @@
-"""Tell where a step of a command goes, what it is lost to, and what settings would save of it."""
+"""Attribute a step's time: its parts, the causes of lost time, and predicted savings of settings."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from dynotune.schema.trace_summary import Place
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True, tag="shares"):
-    """Shares of a step of the plain window, by where they go; sum to 1."""
+    """Shares of a step of the plain window by kind of work; they sum to 1."""
 
     input: float
     transfer: float
@@ -17,7 +17,7 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True, tag="shares"):
 
 
 class LostTime(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause of the trace, in shares of a step of the plain window: an upper bound of what its absence would save."""
+    """A cause in the trace, as a share of a plain step: an upper bound of the saving without this cause."""
 
     id: str
     share: float
@@ -27,22 +27,21 @@ class LostTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Predicted(msgspec.Struct, frozen=True):
-    """The share of a step that a setting would save, from `low` to `high`; below 0 where it would cost."""
+    """The predicted share of a step that a setting saves, from `low` to `high`; below 0 if it costs time."""
 
     low: float
     high: float
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
-    """The recorded window's facts, brought to the plain window's step.
+    """The recorded window's facts, rescaled to the plain window's step.
 
     Args:
-        busy_share: of the plain window, for which the device worked; None where it is not known.
-        slowed: by how much the recorder made a step longer.
-        counterfactual_savings: by cause, the share of a step that would be saved without it, by running the recorded
-            timeline again: of a wait more than its own idle time, for what the host does after it would be hidden
-            behind the device.
-        predicted: by setting.
+        busy_share: share of the plain window for which the device worked; None if that is not known.
+        slowed: factor by which the recorder made a step longer.
+        counterfactual_savings: by cause, the share of a step that a replay of the recorded timeline saves without the
+            cause. A wait can save more than its own idle time, as the host's work after it would overlap the device's.
+        predicted: savings by setting.
     """
 
     shares: Shares

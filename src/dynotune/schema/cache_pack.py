@@ -1,4 +1,4 @@
-"""A pack of compile caches: its manifest, and what became of it when it was unpacked."""
+"""A pack of compile caches: its manifest, and the result of unpacking it."""
 
 import re
 from typing import Literal
@@ -16,21 +16,21 @@ LONGEST_PART = 255
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _VARIABLE = re.compile(r"(TORCHINDUCTOR|TORCH_COMPILE|TORCHDYNAMO|TRITON|ATEN)_[A-Z0-9_]+")
 _FOLDERS = {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME"}
-"""Of those, the ones that say where a cache is: here, whoever unpacks says so."""
+"""The variables among these that locate a cache; when unpacking, the user decides this."""
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """Conditions that compiled code and the keys it is found by depend on. None: not known.
+    """Conditions that compiled code and its cache keys depend on. None: not known.
 
     Args:
-        gpus: `NAME (compute capability)` of every GPU the command sees, each once, sorted; empty without one.
-        driver: of the GPU; empty without one.
-        cuda: that torch was built with; empty for a build without.
+        gpus: `NAME (compute capability)` of every GPU the command sees, each once, sorted; empty without a GPU.
+        driver: version of the GPU's driver; "" without one.
+        cuda: version that torch was built with; "" for a build without CUDA.
         python: `3.12`; the minor version decides the file names and the ABI of extensions.
         platform: `Linux x86_64`.
         cpu_flags: instruction sets that a compiler may use under -march=native, sorted.
-        compiler: first line of `g++ --version`; empty where there is none.
-        torch_folder, python_include: they stand in the command line that inductor's C++ kernels are keyed by.
+        compiler: first line of `g++ --version`; "" without a compiler.
+        torch_folder, python_include: folders in the command line that is part of the key of inductor's C++ kernels.
     """
 
     gpus: list[str] | None = None
@@ -48,7 +48,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a cache: `path` below the cache's folder, with `/`; `sha256` of its bytes."""
+    """A file of a cache: `path` is relative to the cache's folder, with `/`; `sha256` of its content."""
 
     cache: CacheName
     path: str
@@ -57,7 +57,7 @@ class PackedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that was not packed, or not taken, and why."""
+    """A file that was not packed or not unpacked, and why."""
 
     cache: CacheName
     path: str
@@ -65,12 +65,12 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Manifest, first in a pack; the files follow in the order of `files`.
+    """The manifest is the first file in a pack; the other files follow in the order of `files`.
 
     Args:
         created: UTC, ISO 8601.
-        command: whose environment named the caches; may be empty.
-        variables: that decide what is compiled, as they were set; not those that name folders.
+        command: the command whose environment named the caches; may be empty.
+        variables: set variables that decide what is compiled, without those that name folders.
     """
 
     schema: str = "dynotune.cache-pack/1"
@@ -88,7 +88,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caches(self) -> list[CacheName]:
-        """Return the caches that it holds files of, in the order of their first file."""
+        """Return the caches that have files in this manifest, in the order of their first file."""
         return list(dict.fromkeys(file.cache for file in self.files))
 
 
@@ -96,8 +96,8 @@ class Packed(msgspec.Struct, frozen=True, kw_only=True):
     """Result of `pack`.
 
     Args:
-        sha256: of the whole file, for `unpack --sha256`.
-        left_out: files that changed while they were read, and others that were not taken.
+        sha256: digest of the whole pack, for `unpack --sha256`.
+        left_out: files that changed while they were read, and others that were not packed.
     """
 
     schema: str = "dynotune.packed/1"
@@ -113,11 +113,11 @@ Severity = Literal["dangerous", "useless", "unknown", "harmless"]
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition that does not hold here.
+    """A condition of the pack that differs on this machine.
 
     Args:
-        severity: `dangerous`: the code could crash here, nothing overrides it; `useless`: it would not be found, or
-            compiled anew; `unknown`: one of both is not known; `harmless`: nothing in the pack depends on it.
+        severity: `dangerous`: the code could crash here, and no option overrides this; `useless`: the code would not be
+            found, or compiled again; `unknown`: one value is not known; `harmless`: nothing in the pack depends on it.
     """
 
     what: str
@@ -131,10 +131,10 @@ class Unpacked(msgspec.Struct, frozen=True, kw_only=True):
     """Result of `unpack`.
 
     Args:
-        folders: where each cache is now.
-        below: the folder of `--caches`; empty where each is where the environment has it.
-        num_new, num_kept: files that were put there; that were there already and stayed as they were.
-        variables: that the command needs to find and use them.
+        folders: where each cache now is.
+        below: the folder of `--caches`; "" if each cache is where the environment has it.
+        num_new, num_kept: files that were added; files that already existed and were not changed.
+        variables: variables that the command needs to find and use the caches.
     """
 
     schema: str = "dynotune.unpacked/1"
@@ -151,11 +151,11 @@ class Unpacked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(manifest: Manifest, name: str) -> None:
-    """Refuse a manifest that no dynotune wrote, before anything is done with it.
+    """Refuse a manifest that dynotune cannot have written, before anything is done with it.
 
     Raises:
-        RecordError: a path that leads elsewhere or that a file system would not keep apart from another, a negative
-            size, no digest, or a variable that is none of a compiler's.
+        RecordError: a path outside the folder or too similar to another path, a negative size, no digest, or a variable
+            that is not a compiler's.
     """
     if len(manifest.files) > MOST_FILES:
         raise hostile(name, f"it lists {len(manifest.files):,} files")
@@ -178,12 +178,12 @@ def check(manifest: Manifest, name: str) -> None:
 
 
 def is_compilers(variable: str) -> bool:
-    """Tell whether a variable decides what a compiler makes, and so belongs into a manifest; not its place."""
+    """Tell whether a variable decides what a compiler makes (not where), and so belongs in a manifest."""
     return _VARIABLE.fullmatch(variable) is not None and variable not in _FOLDERS
 
 
 def path_problem(path: str) -> str:
-    """Say why `path` cannot stand in a pack, in words; empty where it can."""
+    """Return why `path` cannot be in a pack, in words; "" if it can."""
     parts = path.split("/")
     if not path or path.startswith("/") or any(part in ("", ".", "..") for part in parts):
         return "leads out of its folder"

@@ -1,4 +1,4 @@
-"""Compile and kernel caches: where each is, how large, and what running a command until it is warm added to them."""
+"""Compile and kernel caches: place and size of each, and what warming runs of a command added to them."""
 
 from typing import Literal
 
@@ -20,19 +20,19 @@ WarmEnd = Literal["warm", "nothing", "not-warm"]
 
 
 class Cache(msgspec.Struct, frozen=True, kw_only=True):
-    """One cache as the environment of a command names it.
+    """One cache, as the environment of a command configures it.
 
     Args:
-        path: its folder, which need not exist; Unknown where nothing names one.
-        variable: that moves it; empty where none does.
-        is_set: that variable is set.
-        off: why the program does not keep anything there, in words; empty where it does.
-        size_bytes, num_files: of what counts: no lock, no temporary file, no other cache below it. 0 where there is no
-            folder yet.
-        writable: the folder, or the nearest one above it that exists.
-        lasts: what is written there is still there for a later process in a fresh container or after a restart.
-        storage: on what it lies, in words, and why it lasts or not.
-        limit_bytes: the most it may grow to; None where it has none.
+        path: its folder, which need not exist; Unknown if nothing names a folder.
+        variable: the variable that moves the cache; "" if none does.
+        is_set: whether that variable is set.
+        off: why the program keeps nothing in this cache, in words; "" if it keeps something.
+        size_bytes, num_files: of the cache's own files, without locks, temporary files and caches below it. 0 if the
+            folder does not exist yet.
+        writable: whether the folder, or the nearest existing one above it, can be written to.
+        lasts: whether files in the folder remain for later processes in a fresh container or after a restart.
+        storage: kind of storage of the folder, in words, and why it lasts or not.
+        limit_bytes: the largest size that the cache may reach; None without a limit.
     """
 
     name: CacheName
@@ -52,9 +52,9 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
     """Change of one cache by one run.
 
     Args:
-        num_files, size_bytes: new files, and what files grew by.
-        num_removed: files that are gone, as a full cache drops them.
-        kinds: folders below the cache in which most of it lies, such as `fxgraph`.
+        num_files, size_bytes: number of new files, and total growth of all files.
+        num_removed: number of files that disappeared, as when a full cache drops some.
+        kinds: folders below the cache with most of the growth, such as `fxgraph`.
     """
 
     name: CacheName
@@ -68,9 +68,9 @@ class WarmRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the command.
 
     Args:
-        time_to_first_step_s: from launch to the end of the first step, or to the line that `--ready-pattern` waits for;
-            None where there was neither.
-        ended_by: as of a run.
+        time_to_first_step_s: from launch to the end of the first step, or to the line that matches `--ready-pattern`;
+            None if there was neither.
+        ended_by: as in `RunRecord`.
     """
 
     added: list[Growth]
@@ -89,15 +89,15 @@ class WarmRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Warmed(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that was run until it compiled nothing more, or not.
+    """A command that was run until it compiled nothing more, or as often as allowed.
 
     Args:
-        end: `warm`: the last run added nothing; `nothing`: no run added anything and there was nothing; `not-warm`:
+        end: `warm`: the last run added nothing; `nothing`: no run added anything and the caches were empty; `not-warm`:
             every run added something.
-        why: reasons, where it is not warm; a line each.
-        notes: what to be wary of.
-        variables: that the command needs to find these caches; those of `--caches DIR`.
-        caches: after the last run.
+        why: the reasons why the caches are not warm, one line each.
+        notes: warnings.
+        variables: variables that the command needs to find these caches; those of `--caches DIR`.
+        caches: the caches after the last run.
     """
 
     schema: str = "dynotune.warm/1"

@@ -1,4 +1,4 @@
-"""Claims: advice that people give, what is so, and what came of testing it; and what is known of a finding."""
+"""Claims: advice that people give, the facts, and results of testing it; and explanations of findings."""
 
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ from dynotune.schema.facts import Facts
 
 Kind = Literal["speed", "memory", "latency", "start", "correctness", "arithmetic", "api", "configuration"]
 Fate = Literal["holds", "holds here", "refuted", "no effect here", "undecided", "not testable here", "failed"]
-"""`holds here`: under conditions that are met here. `failed`: its program did, so that nothing is said of the claim."""
+"""`holds here`: under conditions that are met here. `failed`: its program failed, so the claim is not judged."""
 SETTLED: tuple[Fate, ...] = ("holds", "holds here", "refuted", "no effect here")
 
 CHANGES: dict[Kind, str] = {
@@ -17,17 +17,17 @@ CHANGES: dict[Kind, str] = {
     "arithmetic": "nothing",
     "api": "another version of the library",
 }
-"""What would change a verdict on a claim of this kind; of others, another machine and other versions."""
+"""Changes that could change a verdict on a claim of this kind; for other kinds, another machine or other versions."""
 
 
 class TwoArms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A claim's comparison.
+    """The two arms of a claim's comparison.
 
     Args:
-        settings, baseline: of the two arms, as `dynotune compare` takes them.
-        fair: the workload on which the claim should be so, with what else its program is given.
-        elsewhere: a workload on which it should not; empty if none is fair.
-        expects: what the claim says of the candidate.
+        settings, baseline: settings of the candidate and of the baseline, as `dynotune compare` takes them.
+        fair: the workload for which the claim should hold, with further arguments of its program.
+        elsewhere: a workload for which the claim should not hold; "" if no such workload is fair.
+        expects: what the claim states about the candidate.
     """
 
     settings: list[str]
@@ -38,17 +38,17 @@ class TwoArms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Advice, what is so, and how it is tested: by one of `check`, `compare` and `untestable`.
+    """Advice, the facts, and a test: one of `check`, `compare` and `untestable`.
 
     Args:
-        article: the row it has in one, `2.13`; "" if it was heard elsewhere.
-        says: the claim. fact: what is so, if that is more. instead: what to do for what people want.
-        read: how it reads against the primary source.
-        needs: what must be here for it to be tested.
-        about: words by which it is asked for.
-        bears_on: ids of findings.
-        traces: variables and settings of the kernel that show it on a machine, with their usual values.
-        seen: the trace that it left on this machine; "" where it was asked for.
+        article: the claim's row in an article, `2.13`; "" if it comes from elsewhere.
+        says: the claim. fact: the truth, if that is more. instead: what to do to reach the goal of the advice.
+        read: how the claim compares with the primary source.
+        needs: what this machine must have for the test.
+        about: words that people use to ask for the claim.
+        bears_on: ids of related findings.
+        traces: variables and kernel settings that show the advice was followed, with their usual values.
+        seen: the trace that was found on this machine; "" if the user asked for the claim.
     """
 
     id: str
@@ -73,11 +73,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Result of testing one claim.
 
     Args:
-        seen: what decided, in words.
-        command: that checked; a comparison holds its own.
+        seen: the decisive observation, in words.
+        command: the check's command; a comparison has its own.
         program: SHA-256 of the programs and of the claim's test.
-        answer: what the check printed.
-        fair, elsewhere: comparisons, with the values of each pair; two of `fair` if the first was as claimed.
+        answer: output of the check.
+        fair, elsewhere: comparisons, with the values of each pair; two of `fair` if the first confirmed the claim.
     """
 
     id: str
@@ -92,7 +92,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
-    """Bundle of evidence from one machine, by `dynotune claims run --output`. `sha256`: of the rest, as JSON."""
+    """Evidence from one machine, by `dynotune claims run --output`. `sha256`: digest of the other fields, as JSON."""
 
     schema: str = "dynotune.claims/1"
     version: str
@@ -102,13 +102,13 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explained(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding, from its rule.
+    """A finding, as its rule declares it.
 
     Args:
-        scope: "machine" is judged from facts alone, "program" from a command that was watched.
-        family: of rules.
-        explains: ids of more general findings whose reason it is.
-        settings: that it may name as candidates.
+        scope: "machine" for a rule that needs only facts, "program" for a rule that needs a watched command.
+        family: family of the rule.
+        explains: ids of more general findings whose cause this finding names.
+        settings: settings that the finding may name as candidates.
     """
 
     id: str

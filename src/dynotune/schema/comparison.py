@@ -1,4 +1,4 @@
-"""The answer on two arms."""
+"""The result of comparing two arms, a baseline and a candidate."""
 
 from typing import Annotated, Literal
 
@@ -14,27 +14,27 @@ Verdict = Literal["faster", "slower", "same", "undecided"]
 InProcess = Literal["auto", "only", "never"]
 
 LOOKS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
-"""Numbers of pairs after which the data are looked at."""
+"""Numbers of pairs after which the data are evaluated."""
 MIN_PAIRS = 2
 TELLING_PAIRS = 3
-"""The fewest that can tell anything, if nothing else says how runs spread; they tell of large differences alone."""
+"""Fewest pairs for a conclusion if runs' spread is not known otherwise; they reveal only large differences."""
 MAX_PAIRS = 12
-"""Unless more are asked for."""
+"""Most pairs by default."""
 MOST_PAIRS = LOOKS[-1]
 PRECISION = 0.2
-"""An interval that is as wide as so much of the gain is worth having."""
+"""Width of an interval relative to the gain, at which the comparison is precise enough."""
 MARGIN = 0.01
-"""What differs by less is the same."""
+"""Relative difference below which arms count as equal."""
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """One run of each arm, in the order `first` says.
+    """One run of each arm, in the order given by `first`.
 
     Args:
-        baseline_s, candidate_s: of the objective, lower is better: of `throughput` the window's wall time a sample (a
-            step, where samples are unknown), seconds. The names are the usual objective's: of `memory` they are bytes,
-            of `energy` joules a sample.
-        lane: that both runs were in, from 1; 0 if each had the whole machine.
+        baseline_s, candidate_s: value of the objective, lower is better. For `throughput`: seconds of the window's wall
+            time per sample (per step if samples are unknown). The names fit only this objective: for `memory` the
+            values are bytes, for `energy` joules per sample.
+        lane: the lane of both runs, from 1; 0 if each run had the whole machine.
     """
 
     first: ArmName
@@ -46,14 +46,14 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Variance of a pair's log ratio, and the degrees of freedom behind it."""
+    """Variance of a pair's log ratio, and its degrees of freedom."""
 
     variance: Annotated[float, msgspec.Meta(ge=0)]
     df: Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
 
 class Voided(msgspec.Struct, frozen=True):
-    """A pair that did not measure its arms, for a cause outside their own processes.
+    """A pair that did not measure its arms, because of a cause outside their own processes.
 
     `pair`: its number in order of time, from 1.
     """
@@ -67,8 +67,8 @@ class FailedArm(msgspec.Struct, frozen=True):
     """An arm whose command failed.
 
     Args:
-        exit_code: of the command; minus the signal's number when a signal ended it.
-        last_lines: the end of what it printed to stderr, or to stdout when stderr was empty.
+        exit_code: exit code of the command; minus the signal's number if a signal ended it.
+        last_lines: the last lines of the command's stderr, or of stdout if stderr was empty.
     """
 
     arm: ArmName
@@ -78,11 +78,11 @@ class FailedArm(msgspec.Struct, frozen=True):
 
 
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians over the runs of one arm; None where it could not be known.
+    """Medians over the runs of one arm; None if the value is not known.
 
     Args:
-        start_s: from the launch to steady steps, their own time left out: what compiling takes is in it.
-        window_steps: the most that a run of it timed, where that is more than the comparison says.
+        start_s: seconds from the launch to steady steps, without those steps' usual time: this includes compilation.
+        window_steps: the most steps that one of its runs timed, if that is more than the comparison's `window_steps`.
     """
 
     value: float | None = None
@@ -101,16 +101,16 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Document `comparison.json`. `speedup`: baseline time over candidate time; above 1, the candidate is faster.
 
-    Of another objective than throughput it is likewise the baseline's value over the candidate's, lower is better, and
-    `faster` says that the candidate is better.
+    For objectives other than throughput, `speedup` is likewise the baseline's value over the candidate's, lower values
+    are better, and `faster` means that the candidate is better.
 
     Args:
-        run: how every run is made, with the baseline's settings. Its `warmup_steps` and `window_steps` are as asked
-            until the pilots have said, and then as found.
-        speedup, ci: None before there are two pairs.
-        run_s: about how long a run takes, seconds; None until the pilots have said.
-        set_by: changes of the environment variables among the settings that the program made.
-        lane_notes: which lanes there are, and why others are left out.
+        run: how every run is made, with the baseline's settings. Its `warmup_steps` and `window_steps` are the
+            requested ones until the pilot runs have determined better ones.
+        speedup, ci: None until there are two pairs.
+        run_s: typical duration of a run in seconds; None until the pilot runs have ended.
+        set_by: how the program changed environment variables that are among the settings.
+        lane_notes: which lanes there are, and why other devices are left out.
     """
 
     schema: str = "dynotune.comparison/2"

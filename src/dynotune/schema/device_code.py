@@ -1,4 +1,4 @@
-"""GPU code in files: for which architectures, and what a GPU can do with it. Defined in docs/reference/startup.md."""
+"""GPU code in files: its architectures, and how a GPU can run it. Defined in docs/reference/startup.md."""
 
 from typing import Literal
 
@@ -16,13 +16,13 @@ class Code(msgspec.Struct, frozen=True):
     """One piece of code in a fat binary.
 
     Args:
-        form: machine code, PTX, code for the linker, or a kind that is not known here.
+        form: machine code, PTX, code for the linker, or an unknown kind.
         sm: architecture as in its name: 90 for compute capability 9.0, 120 for 12.0.
-        suffix: "a" runs on that capability alone, "f" on its family.
-        stored_bytes: in the file, where it may be compressed.
-        code_bytes: as it is loaded.
-        ptx_version: of the PTX language, major and minor; None for other forms.
-        kind: as its header numbers it.
+        suffix: "a" for code that runs on that capability alone, "f" for code that runs on its family.
+        stored_bytes: size in the file, where the code may be compressed.
+        code_bytes: size of the loaded code.
+        ptx_version: version of the PTX language, major and minor; None for other forms.
+        kind: number of the kind in the code's header.
     """
 
     form: Form
@@ -35,19 +35,19 @@ class Code(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Name it `sm_90a`, `compute_120`; `lto_80`; `kind16_80` if the kind is not known."""
+        """Return the name: `sm_90a`, `compute_120`; `lto_80`; `kind16_80` if the kind is not known."""
         stem = {"machine": "sm", "ptx": "compute", "lto": "lto"}.get(self.form, f"kind{self.kind}")
         return f"{stem}_{self.sm}{self.suffix}"
 
 
 Container = tuple[Code, ...]
-"""One fat binary: the same functions for several architectures. The driver takes one piece of it."""
+"""One fat binary: the same functions for several architectures. The driver loads one of its pieces."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """File that could not be read, or not in whole.
+    """A file that could not be read, or only in part.
 
-    `path`: the file or folder. `what`: what happened, why, and what is missing for it.
+    `path`: the file or folder. `what`: the problem, its reason, and what the result lacks.
     """
 
     path: str
@@ -55,12 +55,12 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """GPU that code is judged for.
+    """A GPU for which code is judged.
 
     Args:
-        compute_capability: as `9.0`.
-        name: of the GPU; "" where only a capability was named.
-        cuda_driver: newest CUDA that the driver knows, as `13.0`; None where no driver is meant.
+        compute_capability: for instance `9.0`.
+        name: name of the GPU; "" if only a capability was given.
+        cuda_driver: newest CUDA that the driver supports, such as `13.0`; None if no driver is considered.
     """
 
     compute_capability: str
@@ -69,7 +69,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
-    """All code of one name in a library."""
+    """All code for one architecture in a library."""
 
     name: str
     form: Form
@@ -79,13 +79,13 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdict of a GPU on one library, container by container.
+    """How one GPU can run a library, judged container by container.
 
     Args:
-        verdict: `native` all run; `partial` some have no code for this GPU, the rest runs; `jit` some are compiled
-            when they are loaded; `cannot` none runs; `unknown` some cannot be told; `empty` there is no function.
-        ptx_bytes: PTX of the containers that are compiled, all together: the most that is compiled.
-        num_too_new: of those that cannot run, how many only because the driver is older than their PTX.
+        verdict: `native`: all containers run; `partial`: some have no code for this GPU, the others run; `jit`: some
+            are compiled when loaded; `cannot`: none runs; `unknown`: some cannot be judged; `empty`: no function.
+        ptx_bytes: total PTX of the containers that are compiled, an upper bound of what is compiled.
+        num_too_new: number of containers that cannot run only because the driver is older than their PTX.
     """
 
     compute_capability: str
@@ -103,9 +103,9 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
     """A file with GPU code.
 
     Args:
-        num_containers: fat binaries that can be loaded; a `.cubin` or `.ptx` file is one.
-        architectures: what is in them.
-        link_input: code for the linker (`__nv_relfatbin`): nothing of it is ever loaded.
+        num_containers: fat binaries that can be loaded; a `.cubin` or `.ptx` file counts as a single one.
+        architectures: the architectures of its code.
+        link_input: whether the code is input of the linker (`__nv_relfatbin`), which is never loaded.
         verdicts: one for each GPU.
     """
 
@@ -117,7 +117,7 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdicts of a GPU on all libraries: how many have each, and the most PTX that is compiled."""
+    """Verdicts of a GPU on all libraries: the number of libraries with each verdict, and the most PTX to compile."""
 
     gpu: Gpu
     num_native: int
@@ -133,10 +133,10 @@ class DeviceCode(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         places: files and folders that were scanned.
-        gpus: why there is no summary, where it is Unknown.
-        num_files: files that were opened.
-        libraries: those with GPU code, by path.
-        complete: False where the time was up before every file was read.
+        gpus: Unknown, with the reason, if there is no summary.
+        num_files: number of files that were opened.
+        libraries: files with GPU code, by path.
+        complete: False if the time limit ended before every file was read.
     """
 
     schema: str = "dynotune.device-code/1"

@@ -1,4 +1,4 @@
-"""What is concluded from an observation: findings, and the documents that carry them."""
+"""Conclusions from an observation: findings, and the documents that contain them."""
 
 from typing import Literal
 
@@ -17,15 +17,15 @@ Bottleneck = Literal["input", "transfer", "host", "device", "communication", "me
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Conclusion of a rule. It promises no speed-up: `compare` proves one.
+    """The conclusion of a rule. A finding promises no speed-up; `compare` proves one.
 
     Args:
-        kind: what is lost: speed of steps, time to the first one, evenness, memory, right results, right measuring.
-        share: of a step, the upper bound of what its absence would save; Unknown where nothing bounds it.
-        candidates: settings worth proving; `predicted`: what some of them would save of a step, by setting.
-        remedy: what to change, where no setting does it, or beside it.
-        commands: shell lines for an administrator; never executed.
-        also: ids of more general findings that this one explains.
+        kind: the loss: speed of steps, time to the first step, evenness, memory, correct results, correct measurements.
+        share: upper bound of the share of a step that is saved without the cause; Unknown if there is no bound.
+        candidates: settings worth proving; `predicted`: the predicted saving of some of them, by setting.
+        remedy: what to change in the program, if no setting helps, or in addition.
+        commands: shell lines for an administrator; dynotune never executes them.
+        also: ids of more general findings that this finding explains.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotKnown(msgspec.Struct, frozen=True):
-    """A rule that could not judge: `missing` is what it needed, `reason` why that is not known."""
+    """A rule that could not judge: `missing` is the fact that it needed, `reason` why that is not known."""
 
     id: str
     missing: str
@@ -51,12 +51,12 @@ class NotKnown(msgspec.Struct, frozen=True):
 
 
 class UpperBound(msgspec.Struct, frozen=True, kw_only=True):
-    """Bound that one part alone reaches.
+    """The step time that one part alone would reach.
 
     Args:
-        part: "loader": its batches of a step, drawn one after another; "step": a step that is given one batch again
-            and again; "both": the plain window's.
-        page_cache: declared for the loader, "warm" or "cold".
+        part: "loader": a step's batches, drawn one after another; "step": a step that gets the same batch each time;
+            "both": a step of the plain window.
+        page_cache: state of the page cache for the loader, "warm" or "cold".
     """
 
     part: Literal["loader", "step", "both"]
@@ -68,12 +68,12 @@ class UpperBound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """Forecast of the loader with one thing changed. Nobody has proved it: `compare` does.
+    """Forecast of the step time after one change of the loader. A forecast proves nothing; `compare` does.
 
     Args:
-        setting: that changes it; "" where the program has to.
-        loader_s: the batches of a step, drawn one after another.
-        step_s: a step; `least_step_s`: no step can be shorter.
+        setting: the setting that makes the change; "" if the program has to be changed.
+        loader_s: seconds of a step's batches, drawn one after another.
+        step_s: seconds of a step; `least_step_s`: lower bound of the seconds of a step.
     """
 
     change: str
@@ -103,7 +103,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """A fact in which two machines differ. `matters`: why it can; "" where it is only another name."""
+    """A fact in which two machines differ. `matters`: why the difference can matter; "" if no reason is known."""
 
     fact: str
     here: Value | Unknown
@@ -112,11 +112,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Examination(msgspec.Struct, frozen=True, kw_only=True):
-    """Document of `dynotune doctor --json`: machine and environment alone.
+    """Document of `dynotune doctor --json`, on machine and environment alone.
 
     Args:
-        differences: from another machine; None where none was given.
-        claims: advice whose traces were seen, with what is so.
+        differences: differences from another machine; None if no other machine was given.
+        claims: advice whose traces were found here, with the facts.
     """
 
     schema: str = "dynotune.examination/2"

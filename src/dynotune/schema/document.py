@@ -1,7 +1,7 @@
-"""Reading and writing what goes to disk: JSON with a schema name and a version, validated both ways.
+"""Read and write documents on disk: JSON with a schema name and a version, validated when written and when read.
 
-Arguments, names of files and output are bytes. Python holds a byte that is no UTF-8 as half of a surrogate pair, and
-JSON as its escape, `\\udcff` for 0xff: so a command that was stored is the command that is started again.
+Arguments, names of files and output are bytes. Python represents a byte that is not UTF-8 by half of a surrogate pair,
+and JSON by its escape, `\\udcff` for 0xff: so a stored command can be started again unchanged.
 """
 
 import json
@@ -28,25 +28,25 @@ class Head(msgspec.Struct):
     schema: str = ""
 
 
-# What msgspec does not write or read, or reads without a limit: half of a surrogate pair, and long numbers.
+# Text that msgspec does not write or read, or reads without a limit: half of a surrogate pair, and long numbers.
 _RARE = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{19}")
 LARGEST_INT = 2**64 - 1
 
 
 def encode(document: object, *, indent: int = 1) -> bytes:
-    """Encode `document` as JSON without secrets, on one line where `indent` is 0; a `Path` becomes text."""
+    """Encode `document` as JSON without secrets, on one line if `indent` is 0; a `Path` becomes text."""
     return _encoded(redaction.redacted(_text(document, indent)))
 
 
 def without_secrets(document: T) -> T:
-    """Return `document` as it is kept, for whoever shows it."""
+    """Return `document` with secrets replaced, as it is stored, in order to show it."""
     whole = _text(document)
     kept = redaction.redacted(whole)
     return document if kept == whole else parse(_encoded(kept), type(document))
 
 
 def _text(document: object, indent: int = 1) -> str:
-    """Return `document` as JSON in which bytes that are no text stand as Python holds them."""
+    """Return `document` as JSON in which bytes that are not UTF-8 appear as Python represents them."""
     try:
         raw = msgspec.json.encode(document, enc_hook=_plain)
         return (msgspec.json.format(raw, indent=indent) if indent else raw).decode()
@@ -57,11 +57,11 @@ def _text(document: object, indent: int = 1) -> str:
 
 
 def _encoded(text: str) -> bytes:
-    return text.encode(errors="backslashreplace")  # JSON's escape of half a surrogate pair is Python's
+    return text.encode(errors="backslashreplace")  # JSON and Python escape half a surrogate pair alike
 
 
 def _without_infinity(value: Any) -> Any:
-    """Replace numbers that JSON does not know by None, as msgspec writes them."""
+    """Replace numbers that JSON does not know by None, as msgspec does."""
     if isinstance(value, dict):
         return {key: _without_infinity(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -76,7 +76,7 @@ def parse(raw: bytes | str, type_: Any = ...) -> Any: ...
 def parse(raw: bytes | str, type_: Any = Any) -> Any:
     """Parse the JSON `raw` as a value of `type_`.
 
-    Raises ValueError: `raw` is none, nests too deeply, or holds a number that no field of ours has room for; in words.
+    Raises ValueError: `raw` is not JSON, nests too deeply, or has a number too large for any field; in words.
     """
     raw = raw.encode(errors="surrogatepass") if isinstance(raw, str) else raw
     try:
@@ -93,9 +93,9 @@ def convert(plain: object, type_: type[V], *, str_keys: bool = ...) -> V: ...
 @overload
 def convert(plain: object, type_: Any, *, str_keys: bool = ...) -> Any: ...
 def convert(plain: object, type_: Any, *, str_keys: bool = False) -> Any:
-    """Convert plain data to a value of `type_`: dicts, lists, strings, numbers.
+    """Convert plain data (dicts, lists, strings, numbers) to a value of `type_`.
 
-    Raises ValueError: it is none; in words.
+    Raises ValueError: the data do not fit the type; in plain words.
     """
     try:
         return msgspec.convert(plain, type_, str_keys=str_keys, dec_hook=_from_plain)
@@ -104,14 +104,14 @@ def convert(plain: object, type_: Any, *, str_keys: bool = False) -> Any:
 
 
 def in_words(error: Exception) -> str:
-    """Say what a parser says of its input, for those who do not know Python's exceptions; without a full stop."""
+    """Describe a parser's error for readers who do not know Python's exceptions; without a full stop."""
     match error:
         case RecursionError():
             return "its values nest too deeply"
         case UnicodeDecodeError():
             return f"byte {error.start:,} is no UTF-8"
         case UnicodeEncodeError():
-            return "a word of it is no text"
+            return "it has a word that is not text"
     return str(error).rstrip(".").replace("`NoneType`", "`null`")
 
 
@@ -145,10 +145,10 @@ def write(path: Path, document: msgspec.Struct, *, to_agent: bool = False) -> No
     """Write `document` as JSON at `path`, whole or not at all, and without secrets.
 
     Args:
-        to_agent: it tells the agent what to do, and is written as it is: whoever makes it leaves secrets out.
+        to_agent: the document is for the agent and is written unchanged; its maker has to leave secrets out.
 
     Raises:
-        CannotRunHere: the disk is full or read-only; what was there before is still there.
+        CannotRunHere: the disk is full or read-only; the old file is still there.
     """
     content = _encoded(_text(document)) if to_agent else encode(document)
     with may_fail(f"write {path}", "Free some space, or name another folder with --run-dir."):
@@ -158,7 +158,7 @@ def write(path: Path, document: msgspec.Struct, *, to_agent: bool = False) -> No
 def read(path: Path, type_: type[T]) -> T:
     """Read and validate the document at `path`.
 
-    Raises RecordError: missing, cut short, not of this schema, or of a version this dynotune does not know.
+    Raises RecordError: the file is missing, cut short, of another schema, or of a version this dynotune does not know.
     """
     with may_fail(f"read {path}", "", RecordError):
         raw = atomic.read(path)
@@ -166,7 +166,7 @@ def read(path: Path, type_: type[T]) -> T:
 
 
 def decode(raw: bytes, type_: type[T], *, name: str) -> T:
-    """Validate `raw` as a document of `type_`; `name` stands in the error. Raises RecordError: as `read`."""
+    """Validate `raw` as a document of `type_`; errors mention `name`. Raises RecordError: as `read`."""
     expected = str(msgspec.structs.fields(type_)[0].default)
     try:
         found = parse(raw, Head).schema
@@ -180,9 +180,9 @@ def decode(raw: bytes, type_: type[T], *, name: str) -> T:
 
 
 def check_schema(found: str, expected: str, *, name: str) -> None:
-    """Refuse another noun, and a major version that is not ours.
+    """Refuse a document of another kind, or of another major version than ours.
 
-    Raises RecordError: with what was found and what to do.
+    Raises RecordError: the message has the schema that was found, and what to do.
     """
     if found == expected:
         return
@@ -198,15 +198,15 @@ _REDACTED = re.compile(rf'"knob":"([^"]+)","value":"{redaction.MARK}"|((?:env|ar
 
 
 def completed(document: T, now: RunSpec, *arms: Setting) -> T:
-    """Complete a document that is gone on with: the secrets that it does not hold come from what the user typed now.
+    """Complete a document whose work is resumed: secrets, which are not stored, come from what the user typed now.
 
     Args:
-        document: its field `run` is a RunSpec.
-        now: its command and settings are those that were typed now, or empty.
+        document: a document whose field `run` is a RunSpec.
+        now: the command and settings that were typed now, or empty ones.
         arms: settings that the document compares with those of its run.
 
     Raises:
-        UsageError: a secret is missing, or two values of one setting are, which nobody can tell apart any more.
+        UsageError: a secret is missing, or two values of one setting are, which can no longer be told apart.
     """
     text = _text(document, 0)
     if redaction.MARK not in text:

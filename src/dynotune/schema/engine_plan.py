@@ -1,4 +1,4 @@
-"""What a TensorRT engine needs: shapes that were seen, profiles that cover them, and the script that builds it."""
+"""Data for a TensorRT engine: recorded shapes, profiles that cover them, and the plan of the engine."""
 
 from typing import Annotated, Literal
 
@@ -16,7 +16,7 @@ class Calls(msgspec.Struct, frozen=True):
 
 
 class ShapeHistogram(msgspec.Struct, frozen=True, kw_only=True):
-    """Document `shapes.json`: the shapes that one kind of module got. `dtypes`: by input, as torch names them."""
+    """Document `shapes.json`: the input shapes of one kind of module. `dtypes`: by input, with torch's names."""
 
     schema: str = "dynotune.shapes/1"
     module: str = ""
@@ -26,7 +26,7 @@ class ShapeHistogram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """Shapes. `context_bytes`: of one context, in proportion to its inputs, as torch needs it; None if unmeasured."""
+    """Shapes of a profile. `context_bytes`: memory of one context, scaled from torch's need; None if unmeasured."""
 
     num_calls: int
     min: Shapes
@@ -36,7 +36,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Batch of the command's: files of its inputs and of the module's outputs in float64, by name."""
+    """A batch of the command: files of its inputs and of the module's outputs in float64, by name."""
 
     shapes: Shapes
     inputs: dict[str, str]
@@ -44,7 +44,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class OnnxCheck(msgspec.Struct, frozen=True, tag="onnx-check"):
-    """Check of an exported model against the module, in ONNX Runtime; errors are those against it in float64."""
+    """Check of an exported model against the module, in ONNX Runtime; errors are relative to the module in float64."""
 
     provider: str
     verdict: Literal["no worse", "worse", "undecided"]
@@ -55,12 +55,12 @@ class OnnxCheck(msgspec.Struct, frozen=True, tag="onnx-check"):
 
 
 class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Document `plan.json`. `profiles`: the smallest first; `why`: so many.
+    """Document `plan.json`. `profiles`: the smallest first; `why`: the reason for their number.
 
     Args:
-        wasted: share of their largest inputs that calls leave unused; `wasted_by_one`: with one profile for all.
-        workspace_bytes: limit for scratch memory of kernels: what others leave of the card.
-        most_error: of an engine's outputs, by their root mean square; `error_from`: who says so.
+        wasted: share of their largest inputs that calls leave unused; `wasted_by_one`: the same with a single profile.
+        workspace_bytes: limit for scratch memory of kernels: the memory that others leave free.
+        most_error: tolerance of an engine's outputs, relative to their root mean square; `error_from`: its source.
     """
 
     schema: str = "dynotune.engine-plan/1"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 class DynotuneError(Exception):
     """Root of all errors that dynotune raises on purpose.
 
-    `message`: what happened and why, one or two sentences. `hint`: what to do next; empty when there is nothing to say.
+    `message`: what happened and why, one or two sentences. `hint`: what to do next; "" if there is no advice.
     """
 
     exit_code = 3
@@ -34,25 +34,25 @@ class StorageLost(CannotRunHere):
 
 
 class TooFewSteps(CannotRunHere):
-    """The command makes steps, and ends before enough of them were seen."""
+    """The command makes steps, but ends before enough of them were seen."""
 
 
 class RecordError(DynotuneError):
-    """A file of ours cannot be read: cut short, damaged, or of a version we do not know."""
+    """A file of dynotune's cannot be read: cut short, damaged, or of an unknown version."""
 
     usual_hint = "Make it again, or get it again from where it is."
 
 
 class StatisticsError(DynotuneError):
-    """The measured values cannot carry a statement; so none is made."""
+    """The measured values are insufficient for a conclusion, so none is drawn."""
 
 
 class CommandFailed(DynotuneError):
     """The user's own command failed.
 
     Args:
-        command_exit_code: its exit code; minus the signal's number when a signal ended it.
-        last_lines: the end of what it printed to stderr, or to stdout when stderr was empty.
+        command_exit_code: exit code of the command; minus the signal's number if a signal ended it.
+        last_lines: the last lines of the command's stderr, or of stdout if stderr was empty.
     """
 
     exit_code = 4
@@ -72,7 +72,7 @@ FREE_SPACE = "Free some space there, or name another folder with --run-dir."
 def may_fail(
     what: str, hint: str = FREE_SPACE, kind: type[DynotuneError] = CannotRunHere, *, left: str = ""
 ) -> Iterator[None]:
-    """Do `what` with the disk: "write X". `left`: a sentence on what is there after it failed.
+    """Run a block that does `what` with the disk, "write X". `left`: a sentence on the state after a failure.
 
     Raises DynotuneError: of `kind`, in place of an OSError, with the kernel's reason and the hint.
     """
@@ -87,9 +87,9 @@ CONTRADICTIONS = (ArithmeticError, AttributeError, LookupError, RecursionError, 
 
 @contextmanager
 def from_elsewhere(name: object) -> Iterator[None]:
-    """Work on values of the file `name`, which anyone may have written.
+    """Run a block that works on values of the file `name`, which anyone may have written.
 
-    Raises RecordError: in place of what Python raises where values are of the right types and contradict each other.
+    Raises RecordError: in place of Python's errors for values that have the right types but contradict each other.
     """
     try:
         yield

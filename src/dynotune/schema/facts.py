@@ -1,4 +1,4 @@
-"""What was observed, or the reason why it was not."""
+"""Facts that were observed, or the reason why they are not known."""
 
 import functools
 from collections.abc import Callable
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
-    """A fact that could not be had. Unknown is never zero. `reason`: why, in words for the user."""
+    """A fact that is not known, which is never the same as zero. `reason`: why, in words for the user."""
 
     reason: str
 
 
 class Missing(Exception):
-    """Error: something that a fact rests on is Unknown; `or_unknown` gives that as the fact."""
+    """Error: a fact depends on an Unknown; `or_unknown` returns that Unknown instead."""
 
     def __init__(self, unknown: Unknown) -> None:
         super().__init__(unknown.reason)
@@ -25,16 +25,16 @@ class Missing(Exception):
 
 
 def needed(value: T | Unknown) -> T:
-    """Give `value`, which something rests on. Raises Missing where it is Unknown."""
+    """Return `value`, on which a fact depends. Raises Missing if it is Unknown."""
     if isinstance(value, Unknown):
         raise Missing(value)
     return value
 
 
 def or_unknown(source: str = "") -> Callable[[Callable[P, T]], Callable[P, T | Unknown]]:
-    """Let a function return Unknown where something that it needs is missing.
+    """Make a function return Unknown if a fact that it needs is missing.
 
-    `source`, where it is named, may fail with OSError or ValueError: then the reason is that it cannot be read.
+    If `source` is given, the function may also raise OSError or ValueError: then `source` cannot be read.
     """
 
     def decorate(question: Callable[P, T]) -> Callable[P, T | Unknown]:
@@ -56,7 +56,7 @@ def or_unknown(source: str = "") -> Callable[[Callable[P, T]], Callable[P, T | U
 
 Value = bool | int | float | str | None | list[int | str]
 Facts = dict[str, Value | Unknown]
-"""Dotted name (`gpu.compute_capability`) to value. A name that is absent was not asked for."""
+"""Dotted name (`gpu.compute_capability`) to value. An absent name was not asked for."""
 
 
 def known(facts: Facts, name: str) -> Value:

@@ -1,14 +1,14 @@
-"""A kernel's name as a person would say it: what the terminal shows and what evidence quotes."""
+"""Shorten a kernel's name to what people would call it, for the terminal and for evidence."""
 
 import re
 
-# In the template arguments of torch's and NVIDIA's kernels, what says which operation it is; and what wraps that.
+# The parts of the template arguments of torch's and NVIDIA's kernels that name the operation, and their wrappers.
 _TELLING = re.compile(r"\b(?:cutlass_\w+\b(?!::)|\w+_kernel_cuda|CUDAFunctor_\w+|\w*[Ff]unctor|\w+Ops)\b")
 _WRAPPERS = ("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "UnaryFunctor")
 
 
 def short_kernel_name(name: str) -> str:
-    """Shorten a kernel's name: no return type, parameters and namespaces; of template arguments, what tells it apart.
+    """Shorten a kernel's name: no return type, parameters or namespaces, and only distinctive template arguments.
 
     >>> short_kernel_name("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)")
     'vectorized_elementwise_kernel<FillFunctor>'

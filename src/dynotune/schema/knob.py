@@ -1,4 +1,4 @@
-"""What can be set: where it is set, what it may change, and where that is written down."""
+"""Knobs: what can be set, where it is set, what it may change, and where that is documented."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -25,7 +25,7 @@ class AllocConf(msgspec.Struct, frozen=True, tag="alloc_conf"):
 
 
 class Preload(msgspec.Struct, frozen=True, tag="preload"):
-    """A shared library put first in LD_PRELOAD; the value names it, `libraries` lists where it may be."""
+    """A shared library put first in LD_PRELOAD; the value names the library, `libraries` lists where it may be."""
 
     libraries: dict[str, tuple[str, ...]]
 
@@ -51,26 +51,26 @@ class Constructor(msgspec.Struct, frozen=True, tag="constructor"):
 
 
 class Method(msgspec.Struct, frozen=True, tag="method"):
-    """An argument of some methods, by their dotted paths, given where the agent's guard allows it."""
+    """An argument of some methods, by their dotted paths, passed where the agent's guard allows it."""
 
     targets: tuple[str, ...]
     argument: str
 
 
 class Module(msgspec.Struct, frozen=True, tag="module"):
-    """Change of the outermost module at its first call; `action` names it in the agent."""
+    """A change of the outermost module at its first call; `action` is the change's name in the agent."""
 
     action: str
 
 
 class Library(msgspec.Struct, frozen=True, tag="library"):
-    """Change of functions of libraries that the program imports; `action` names it in the agent."""
+    """A change of functions of libraries that the program imports; `action` is the change's name in the agent."""
 
     action: str
 
 
 class Argument(msgspec.Struct, frozen=True, tag="argument"):
-    """A placeholder of the command, `{name}`, filled in before it is started."""
+    """A placeholder of the command, `{name}`, filled in before the command is started."""
 
     name: str
 
@@ -88,30 +88,30 @@ Site = Env | AllocConf | Preload | InProcess | Argument | Revision | Interpreter
 
 
 def is_of_launch(site: Site) -> bool:
-    """Tell whether it changes what is started, and nothing inside of it."""
+    """Tell whether a setting at this site changes the started command, rather than something inside its process."""
     return isinstance(site, Argument | Revision | Interpreter)
 
 
 class Knob(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that can be set.
+    """A knob: something that a setting gives a value.
 
     Args:
         id: dotted name, family first.
         site: where it is set and read back.
-        type: what a value is parsed as.
-        values: the values that exist; empty when any value of the type does.
+        type: type of its values.
+        values: the accepted values; empty if every value of the type is accepted.
         minimum, maximum: smallest and largest number allowed.
-        default: what holds when nobody sets it, in words.
-        when: latest moment at which setting it still works.
-        effect: what it may change besides speed.
+        default: what applies if nobody sets the knob, in words.
+        when: latest moment at which setting the knob still works.
+        effect: what the knob may change besides speed.
         needs: facts that `applies` reads.
-        applies: whether it can matter here; called only with all of `needs` known.
-        unless: why it does not apply, in words, for when `applies` says no.
-        packages: of values that need one, packages of which any will do, or what is called so and `-headless`.
-        doc: what it does, one or two sentences.
-        hurts: when it makes things worse, or traps; may be empty.
-        not_switched: why it cannot be switched on and off while a program runs; empty if it can, or if `when` says why.
-        source: where that is documented.
+        applies: function that tells whether the knob can matter here; called only if all of `needs` are known.
+        unless: why the knob does not apply, in words, if `applies` returns False.
+        packages: by value, alternative packages of which the value needs one, possibly with `-headless` after the name.
+        doc: what the knob does, one or two sentences.
+        hurts: when the knob makes things worse, or its traps; may be empty.
+        not_switched: why the knob cannot be switched while a program runs; "" if it can, or if `when` is the reason.
+        source: where the knob is documented.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Tell where device memory goes and what fits: what `dynotune memory` says. Defined in docs/reference/records.md."""
+"""Documents of `dynotune memory`: the account of device memory, and what fits. Defined in docs/reference/records.md."""
 
 from typing import Literal, get_args
 
@@ -13,18 +13,18 @@ TermName = Literal[
 ]
 # fmt: on
 ORDER: tuple[TermName, ...] = get_args(TermName)
-"""As they are told. `blocks` are those of a snapshot, which does not say whose they are."""
+"""In the order of display. `blocks` are those of a snapshot, whose owners are not known."""
 
 Verdict = Literal["fits", "too-close", "does-not-fit"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of the memory of a process. `modules`, `lines`: empty where they were not recorded.
+    """One part of the memory of a process. `modules` and `lines` are empty if they were not recorded.
 
     Args:
-        modules, lines: the largest.
-        blocks: of activations, what each module of a list holds with all below it: `layers.0`, `layers.1`.
+        modules, lines: those that hold most.
+        blocks: for activations, the memory of each module in a list, with all modules below it: `layers.0`, `layers.1`.
     """
 
     name: TermName
@@ -43,7 +43,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, tag="moment"):
     terms: list[Term]
 
     def of(self, name: TermName) -> int:
-        """Return the bytes of one term; 0 if it is not there."""
+        """Return the bytes of one term; 0 without that term."""
         return sum(term.num_bytes for term in self.terms if term.name == name)
 
     @property
@@ -52,7 +52,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, tag="moment"):
 
 
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of one process on one device. None is what a snapshot does not tell."""
+    """The memory of one process on one device. None: a snapshot does not contain the value."""
 
     rank: int | None = None
     pid: int | None = None
@@ -104,7 +104,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
-    """Capacity of one card: what fits. `measured`: by batch."""
+    """Capacity of one card: the batches that fit. `measured`: by batch."""
 
     card: str
     limit_bytes: int

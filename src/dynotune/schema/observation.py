@@ -1,4 +1,4 @@
-"""What was observed of one command on one machine: all that rules look at, and nothing that they conclude."""
+"""Observation of one command on one machine: all facts that rules look at, without any conclusion."""
 
 from typing import Literal
 
@@ -15,14 +15,14 @@ SamplePartKind = Literal["read", "decode", "transform", "collate", "move", "pin"
 PeriodicKind = Literal["validation", "checkpoint", "epoch", "other"]
 
 FRESH_CACHES = "compile.fresh_caches"
-"""The fact of environment variables, with spaces between, by which the program gave each of its two runs a compile
-cache of its own."""
+"""Name of the fact with the environment variables, separated by spaces, by which the program gave each of its two runs
+its own compile cache."""
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True):
-    """One tensor as it was met.
+    """One tensor that was seen.
 
-    `pinned`: None where it is not in host memory. `channels_last`: None unless it has four dimensions.
+    `pinned`: None if it is not in host memory. `channels_last`: None unless it has four dimensions.
     """
 
     shape: list[int]
@@ -34,14 +34,14 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SamplePart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the time in which samples are made, at one line of the user's own.
+    """A part of the time that making samples takes, at one line of the user's own code.
 
     Args:
-        part: "read": opening and reading; "move": to the process that draws; "wait": for a lock, or
+        part: "read": opening and reading; "move": handing over to the process that draws; "wait": for a lock, or
             asleep; "own": the program's own code.
         what: a library, a format, or a transform's class.
-        num: times that it was seen; `wall_s`: the time that these stand for.
-        function, text: the line, "" where none of the user's own is on the stack.
+        num: number of samples of the sampler; `wall_s`: the seconds that these represent.
+        function, text: the line, "" if no line of the user's own code is on the stack.
     """
 
     part: SamplePartKind
@@ -56,19 +56,19 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
     """Cost of making a loader's batches within the window, in workers or in the process.
 
     Args:
-        fetch_s: mean wall time of making one; of it `collate_s` in the collate function, `decode_s` in known decoders
-            of images and sound, and the rest in the data set's items.
-        cpu_s: mean processor time of one.
-        busy_share: of the workers' time, in which they made batches; None without workers.
-        pin_s: mean time in which one was copied to page-locked memory; None where nothing was pinned.
-        num_objects: Python objects that the data set holds in lists and dicts, estimated.
-        num_threads: of torch in each worker; None without workers.
-        num_distinct: values among the first 4,096 of one plane of the batch's largest floating-point tensor.
-        private_growth_bytes: of memory that the workers share with nobody, over `private_over_s`, their first second
-            left out; None where it was not told.
-        parts: where the time of a sample goes, the largest first; [] where nobody looked.
-        read_bytes, storage_bytes: that the makers read for a batch, and of it from storage and not from the page cache;
-            None where the kernel does not say.
+        fetch_s: mean wall time to make a batch, of which `collate_s` is in the collate function, `decode_s` in known
+            decoders of images and sound, and the rest in the data set's items.
+        cpu_s: mean processor time to make a batch.
+        busy_share: share of the workers' time in which they made batches; None without workers.
+        pin_s: mean time to copy a batch to page-locked memory; None if nothing was pinned.
+        num_objects: Python objects in lists and dicts of the data set, estimated.
+        num_threads: torch's threads in each worker; None without workers.
+        num_distinct: distinct values among the first 4,096 of one plane of the batch's largest floating-point tensor.
+        private_growth_bytes: growth of the workers' unshared memory over `private_over_s` seconds, after their first
+            second; None if it was not measured.
+        parts: how the time of a sample is divided, the largest part first; [] if no sampler ran.
+        read_bytes, storage_bytes: bytes read for a batch, and those of them that came from storage rather than the page
+            cache; None if the kernel does not count them.
         decoded: some of the files that were decoded.
     """
 
@@ -98,9 +98,9 @@ class Padding(msgspec.Struct, frozen=True, kw_only=True):
     """Padding of some of a loader's batches.
 
     Args:
-        by: what tells it: the name of a mask, or in words.
-        share: of the places in a batch; `longest_share`: were each batch as long as its longest row; `sorted_share`:
-            were rows of like length together besides.
+        by: how padding was recognised: the name of a mask, or in words.
+        share: share of a batch's places that are padding; `longest_share`: the same if each batch were as long as its
+            longest row; `sorted_share`: if, in addition, rows of like length were together.
     """
 
     by: str
@@ -114,14 +114,14 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """A torch DataLoader that the program drew from.
 
     Args:
-        num_items, num_batches: None where it does not tell its length.
-        context: how its workers are started; None without workers.
-        num_begun: how often it was iterated so far; `num_drawn`: batches so far.
-        batch: tensors of one batch as it came out of the loader; None where none was looked at.
-        batch_is_pinnable: false where its class has no `pin_memory` and is no container that torch knows.
-        splits_by_worker: its IterableDataset, or its `worker_init_fn`, asks which worker it is in; None for others.
-        padding: None where nothing tells how long the rows of its batches are.
-        place: where it was first iterated.
+        num_items, num_batches: None if the loader has no known length.
+        context: start method of its workers; None without workers.
+        num_begun: number of iterations begun so far; `num_drawn`: number of batches drawn so far.
+        batch: tensors of one batch as the loader returned them; None if no batch was looked at.
+        batch_is_pinnable: False if the batch's class has no `pin_memory` and is no container that torch knows.
+        splits_by_worker: whether its IterableDataset or `worker_init_fn` asks for the worker's number; None for others.
+        padding: None if the lengths of its batches' rows are not known.
+        place: where the program first iterated the loader.
     """
 
     name: str
@@ -151,18 +151,18 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of an outermost module, looked at after warm-up.
+    """One call of an outermost module, observed after warm-up.
 
     Args:
-        autocast: type of the device's autocast region; None outside of one.
-        input_requires_grad: any of its inputs does; None in older records.
-        output_requires_grad: None where the output holds no tensor.
-        num_input_shapes: distinct shapes of its inputs since it was found; None where they were not followed.
-        num: calls that were looked at; with inputs that were all longer in one dimension than those of the call before,
-            by at most half, `num_grown`, by `growth` in all; and whose gradients are exchanged between ranks
-            `num_synced`.
-        seen_share: of the looks at the thread that makes the steps, those inside of a call from this place; None where
-            nobody looked.
+        autocast: type of the device's autocast region; None outside of such a region.
+        input_requires_grad: whether any of its inputs does; None in older records.
+        output_requires_grad: None if the output has no tensor.
+        num_input_shapes: distinct shapes of its inputs since the module was found; None if they were not counted.
+        num: number of observed calls; `num_grown` of these had inputs that were all longer in one dimension than in the
+            call before, by at most half, and by `growth` in total; `num_synced` of these exchange gradients between
+            ranks.
+        seen_share: share of the samples of the thread that makes the steps that were inside a call from this place;
+            None if no sampler ran.
     """
 
     grad_enabled: bool
@@ -182,7 +182,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """The weights of an embedding that is trained. `sparse`: its gradients hold the rows that were asked for alone."""
+    """The weights of an embedding that is trained. `sparse`: its gradients have only the rows that were used."""
 
     num_rows: int
     num_bytes: int
@@ -193,13 +193,13 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """An outermost module that the steps call.
 
     Args:
-        channels_last_share: of the elements of four-dimensional weights; None without such.
-        num_training: modules in it that change between training and evaluation (dropout, batch norm) and are in
-            training mode.
-        num_updated: of its tensors, those that an optimizer has.
-        table: its largest embedding that is trained; None without one.
+        channels_last_share: share of the elements of four-dimensional weights; None without such weights.
+        num_training: number of its modules in training mode that behave differently in evaluation (dropout, batch
+            norm).
+        num_updated: number of its tensors that an optimizer updates.
+        table: its largest trained embedding; None without one.
         wrapper: "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel" or "".
-        ddp: arguments of DistributedDataParallel, and `unused_parameters` where it told.
+        ddp: arguments of DistributedDataParallel, and `unused_parameters` if it reported them.
     """
 
     name: str
@@ -224,8 +224,8 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     """An optimizer that stepped.
 
     Args:
-        foreach, fused: as its first group has them; None: torch chooses.
-        groups_differ: in foreach or fused, so that a group sets them for itself.
+        foreach, fused: values of its first group; None: torch chooses.
+        groups_differ: whether groups differ in foreach or fused, so that some group has its own value.
     """
 
     name: str
@@ -239,12 +239,12 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocator(msgspec.Struct, frozen=True, kw_only=True):
-    """The caching allocator of one device: levels at the window's end, growth of counters within it.
+    """The caching allocator of one device: levels at the window's end, and growth of counters within the window.
 
     Args:
-        allocated_growth_bytes: level at the window's end less that at its begin.
-        allocated_levels_bytes: at ends of steps spread evenly over the window, its two ends included; [] where only
-            these two are known.
+        allocated_growth_bytes: level at the window's end less the level at its begin.
+        allocated_levels_bytes: levels at the ends of steps spread evenly over the window, including its two ends; [] if
+            only these two are known.
     """
 
     device: int
@@ -266,11 +266,11 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True, tag="compilation"):
 
     Args:
         num_graphs, num_graph_breaks, num_recompilations: since the start; `…_in_window`: within the window.
-        breaks, recompilations: reasons, the commonest first: "3x torch/…: reason".
+        breaks, recompilations: reasons, the most frequent first: "3x torch/…: reason".
         limit_reached: functions that hit the limit of recompilations and run eagerly since.
         cudagraph_skips: reasons why CUDA graphs were not used.
-        skipped: reasons why functions were not compiled at all, as for a break inside a loop.
-        num_cudagraphs_in_window: CUDA graphs that torch.compile recorded within the window; None where not told.
+        skipped: reasons why functions were not compiled at all, for instance a break inside a loop.
+        num_cudagraphs_in_window: CUDA graphs that torch.compile recorded within the window; None if not known.
     """
 
     num_graphs: int
@@ -297,17 +297,17 @@ class Collections(msgspec.Struct, frozen=True, kw_only=True, tag="collections"):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the user's own at which a thread was seen.
+    """A line of the user's own code at which a thread was seen.
 
     Args:
-        function: with file and line, `train.py(31): step`; a package's where nothing on the stack is the user's.
-        text: the line as it is written, without secrets; "" where there is no such file.
-        callee: the function of a library that the line calls; "" where it runs itself, or calls what is written in C.
-        leaf: the function that ran, where it is another than `function`.
-        inside: "loader": a DataLoader asked for it; "event-loop": the loop waits, and the line is where a task awaits.
-        num: times that it was seen.
-        cpu_s: processor time of the thread since it was looked at before, summed up; None where it was not asked.
-        least_cpu_s: each time the lesser of that and of the time until it was looked at again; None in older records.
+        function: with file and line, `train.py(31): step`; a package's function if nothing on the stack is the user's.
+        text: the line as it is written, without secrets; "" if the file does not exist.
+        callee: the function of a library that the line calls; "" if the line itself runs, or calls C code.
+        leaf: the function that ran, if it is not `function`.
+        inside: "loader": a DataLoader called this line; "event-loop": the loop waits, and a task awaits at this line.
+        num: number of times that the sampler saw the line.
+        cpu_s: total processor time of the thread before each of these samples since the last one; None if unmeasured.
+        least_cpu_s: the same, but each time the lesser of the times before and after the sample; None in older records.
     """
 
     function: str
@@ -321,10 +321,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Thread(msgspec.Struct, frozen=True, kw_only=True):
-    """A thread that was looked at within the window.
+    """A thread that the sampler saw within the window.
 
-    `cpu_s`: processor time that it took meanwhile; None where the kernel does not say. `parts`: where the time of the
-    samples goes that it makes; of the thread of the steps, what it does for a loader.
+    `cpu_s`: processor time that it took meanwhile; None if the kernel does not count it. `parts`: how the time of the
+    samples that it makes is divided; for the thread of the steps, its work for a loader.
     """
 
     name: str = ""
@@ -336,14 +336,14 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeriodicWork(msgspec.Struct, frozen=True, kw_only=True):
-    """Work that only some steps do, and are longer for.
+    """Work that only some steps do, and that makes them longer.
 
     Args:
-        kind: as far as names of functions and files tell.
-        function: the line at which the program begins it, `train.py(70): main`; `text`: as it is written.
-        callee: the function in which most of it is; "" where the line itself takes the time.
-        num_steps: of the window, in which it was seen; `every`: so many steps lie from one to the next, median.
-        share: of the window.
+        kind: as far as names of functions and files show it.
+        function: line at which the program begins the work, `train.py(70): main`; `text`: the line as it is written.
+        callee: the function in which most of the work is; "" if the line itself takes the time.
+        num_steps: number of the window's steps that did the work; `every`: median number of steps from one to the next.
+        share: share of the window.
     """
 
     kind: PeriodicKind
@@ -356,7 +356,7 @@ class PeriodicWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step among the slowest hundredth. `causes`: what happened in it; "work" is in `ProcessState.periodic`."""
+    """A step among the slowest hundredth. `causes`: what happened in it; "work" refers to `ProcessState.periodic`."""
 
     index: int
     step_s: float
@@ -365,15 +365,15 @@ class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
-    """Timing of the plain window: nothing recorded it, and the device was synchronised at its two ends only.
+    """Timing of the plain window: nothing was recorded, and the device was synchronised only at the window's two ends.
 
     Args:
-        step_s: the window over its steps.
-        wait_s: mean time a step inside `next()` of loaders, and `iter()` where an epoch begins; None where no torch
-            loader was drawn from.
-        epoch_begin_s: median of steps that begin an epoch; None without such.
-        typical_step_s: what a step without any of the events in `slow` took, median.
-        steady: the steps had become steady before it began.
+        step_s: length of the window divided by its steps, in seconds.
+        wait_s: mean time per step inside `next()` of loaders, and inside `iter()` when an epoch begins; None if the
+            program drew from no torch loader.
+        epoch_begin_s: median of steps that begin an epoch; None without such steps.
+        typical_step_s: median of steps without any of the events in `slow`.
+        steady: whether the steps had become steady before the window began.
     """
 
     num_steps: int
@@ -395,15 +395,15 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
-    """State of one process that makes steps, as the agent saw it at the end of its window.
+    """State of one process that makes steps, as the agent saw it at the end of the window.
 
     Args:
-        rss_growth_bytes: of the process's resident memory within the window, without files and shared memory.
-        threads: that ran code of the user's own within the window, that of the steps first; [] where nobody looked.
-        rss_levels_bytes: of the process, at ends of steps spread evenly over the window; [] where not followed.
-        graph_nodes_growth: nodes of autograd's graph that its tensors hold on to at the window's end, beyond those at
-            its begin; None where they are too many to count, and in older records.
-        graph_nodes: all of them at its end.
+        rss_growth_bytes: growth of the process's resident memory in the window, without files and shared memory.
+        threads: threads that ran the user's code in the window, the thread of the steps first; [] if no sampler ran.
+        rss_levels_bytes: resident memory at the ends of steps spread evenly over the window; [] if not recorded.
+        graph_nodes_growth: number of autograd graph nodes that tensors hold at the window's end less that at its begin;
+            None if there were too many to count, and in older records.
+        graph_nodes: number of all such nodes at the window's end.
     """
 
     pid: int
@@ -429,10 +429,10 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a command, for the rules. `dynotune doctor` knows the facts alone.
+    """All that is known of a command, for the rules. `dynotune doctor` fills in only the facts.
 
     Args:
-        facts: of machine, container, interpreter and environment; `window.*` of the samples beside the plain window.
+        facts: of machine, container, interpreter and environment; `window.*` are from samples during the plain window.
         attribution: Unknown without a plain window's timing or without a trace.
         memory: of each rank on each of its devices.
     """

@@ -1,4 +1,4 @@
-"""The worth of lower precisions on a command: speed, memory, errors of results."""
+"""Documents on lower precisions of a command: their speed, memory, and errors of results."""
 
 import msgspec
 
@@ -16,7 +16,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Band(msgspec.Struct, frozen=True):
-    """Means of the last losses under several seeds: the baseline's lowest and highest, and the arm's mean."""
+    """Means of the last losses under several seeds: the lowest and highest of the baseline, and the mean of the arm."""
 
     num_seeds: int
     baseline: tuple[float, float]
@@ -28,12 +28,12 @@ class Band(msgspec.Struct, frozen=True):
 
 
 class PrecisionArm(msgspec.Struct, frozen=True, kw_only=True):
-    """One precision against the command as written.
+    """One precision, compared with the command as written.
 
     Args:
-        speed, results: None where they are unknown, for one of `reasons`.
+        speed, results: None if unknown, for one of `reasons`.
         settings: more than one if modules are left out of quantization.
-        peak_bytes: of device memory, in a run of its own; None without a GPU.
+        peak_bytes: peak device memory, in a separate run; None without a GPU.
     """
 
     name: str
@@ -47,9 +47,9 @@ class PrecisionArm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_worth_it(self) -> bool:
-        """Tell whether it is faster, with errors that its bits explain, and no loss of the metric proved.
+        """Tell whether the arm is faster, its errors fit its number of bits, and no loss of the metric is proved.
 
-        A training that rounding errors alone turn elsewhere has no errors to tell: the band of its seeds decides.
+        If rounding errors alone change the course of a training, errors mean nothing: the spread over seeds decides.
         """
         is_sound = self.results.ok if self.results is not None else self.band is not None and self.band.is_within
         is_faster = self.speed is not None and self.speed.verdict == "faster"
@@ -57,7 +57,7 @@ class PrecisionArm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Precision(msgspec.Struct, frozen=True, kw_only=True):
-    """Document `precision.json`. `own`: what the command computes in; `metric`: `module:function`, or ""."""
+    """Document `precision.json`. `own`: the command's own precision; `metric`: `module:function`, or ""."""
 
     schema: str = "dynotune.precision/1"
     command: list[str]

@@ -1,4 +1,4 @@
-"""Folders that are one user's own, whatever the umask: whoever else writes there could put in code, keys and links."""
+"""Folders that only one user can write to, whatever the umask: other writers could plant code, keys and links."""
 
 import errno
 import os
@@ -8,15 +8,15 @@ _MODE = 0o700
 
 
 def state_folder() -> Path:
-    """Return the folder of what dynotune keeps for its user: runs, locks, notes, keys."""
+    """Return the folder of dynotune's files for its user: runs, locks, notes, keys."""
     home = os.environ.get("XDG_STATE_HOME", "").strip()
     return Path(home or os.path.expanduser("~/.local/state")) / "dynotune"  # noqa: PTH111 - it raises without a home
 
 
 def folder(top: Path, *below: str) -> Path:
-    """Make the folder `top/below…`, and close `top` and what is below it to all others.
+    """Make the folder `top/below…`, and close `top` and the folders below it to other users.
 
-    Raises OSError: it cannot be made, or is another user's: nothing is made in that one.
+    Raises OSError: the folder cannot be made, or belongs to another user; then nothing is made inside it.
     """
     for path in (top, *(top.joinpath(*below[: num + 1]) for num in range(len(below)))):
         make_missing(path)
@@ -29,12 +29,12 @@ def folder(top: Path, *below: str) -> Path:
 
 
 def make_missing(path: Path) -> None:
-    """Make the folder and those above it that are not there, mode 0700; one that is there stays as it is.
+    """Make the missing folders of the path with mode 0700; existing folders stay unchanged.
 
-    Raises OSError: it cannot be made.
+    Raises OSError: a folder cannot be made.
     """
     for missing in reversed([each for each in (path, *path.parents) if not each.exists()]):
         missing.mkdir(exist_ok=True)
-        # Of its own: `mkdir` leaves out what the umask takes, and may be asked to add nothing.
+        # Separately: `mkdir` removes the umask's bits from the mode.
         missing.chmod(_MODE)
-    path.mkdir(exist_ok=True)  # or say that it is no folder
+    path.mkdir(exist_ok=True)  # raises if the path is not a folder

@@ -1,4 +1,4 @@
-"""The settings that were proved, with their proofs and the facts they were proved under."""
+"""Settings that were proved, with their proofs and the facts of the machine on which they were proved."""
 
 import errno
 import math
@@ -21,7 +21,7 @@ from dynotune.schema.toml_text import argument, arguments, commented, quoted, va
 
 SCHEMA = "dynotune.recipe/2"
 LARGEST_BYTES = 1 << 18
-"""Many times what one takes."""
+"""Many times the size of a recipe."""
 # Python's reader takes minutes over a key of a hundred thousand parts.
 _LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')\s*+\.\s*+){100}""")
 EFFECTS: dict[str, str] = {
@@ -41,19 +41,19 @@ LABELS = {
     "cpu": "processor",
     "num_cores": "number of usable cores",
 }
-"""Of facts that a recipe tells, in words."""
+"""Facts in a recipe, in words."""
 _UNTOLD: tuple[object, ...] = (None, "", [], False)
 Outcome = Literal["met", "not-met", "undecided"]
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Source of a recipe, and what all of its settings together gain.
+    """Source of a recipe, and the gain of all its settings together.
 
     Args:
-        speedup, ci, num_pairs: of the confirmation: all settings against the command as it is. Of a recipe that went on
-            from another, the product of both; then there are no pairs of the whole.
-        within: these pairs are blocks within one process, with the settings and without: fresh ones had no time.
-        baseline: settings of the launch that the command was compared with, as text: a placeholder needs a value there.
+        speedup, ci, num_pairs: of the confirmation: all settings against the command as it is. If the recipe extends
+            another one, the product of the two gains; then no pairs measured the whole.
+        within: whether the pairs are blocks within one process, because there was no time for fresh processes.
+        baseline: launch settings that the command was compared with, as text: a placeholder needs a value there.
     """
 
     schema: str
@@ -72,11 +72,11 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """The comparison that earned a setting its place.
+    """The comparison that proved a setting.
 
     Args:
-        num_pairs: of runs, one of each; a block of an ablation holds one such pair.
-        left_out_too: knobs that were left out with it, since they mean nothing without it.
+        num_pairs: number of pairs of runs; a block of an ablation contains one such pair.
+        left_out_too: knobs that were left out together with it, since they are meaningless without it.
     """
 
     knob: str
@@ -94,8 +94,8 @@ class Recipe(msgspec.Struct, frozen=True):
 
     Args:
         settings: knob id to value, as written.
-        facts: what held where it was proved (`gpu`, `driver`, `torch`, …); what was not known there is absent.
-        about: what a knob does, in words: written as comments, and not read again.
+        facts: facts where the recipe was proved (`gpu`, `driver`, `torch`, …); those unknown there are absent.
+        about: what a knob does, in words: written as comments, and ignored by `read`.
     """
 
     recipe: Header
@@ -119,9 +119,9 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path) -> Recipe:
-    """Read and validate a recipe. It is untrusted input: values are checked against the catalogue later.
+    """Read and validate a recipe. As it is untrusted, its values are later checked against the catalogue.
 
-    Raises RecordError: missing, not TOML, or not a recipe of a version we know.
+    Raises RecordError: the file is missing, not TOML, or not a recipe of a known version.
     """
     try:
         raw = atomic.read(path, LARGEST_BYTES)
@@ -133,7 +133,7 @@ def read(path: Path) -> Recipe:
     except ValueError as error:
         raise RecordError(f"Cannot read {str(path)!r}: {error}.") from error
     try:
-        # With the mark that some editors put first. A number of thousands of digits is a plain ValueError.
+        # Allows the byte order mark that some editors write. A number of thousands of digits is a plain ValueError.
         content = raw.decode("utf-8-sig")
         if _LONG_KEY.search(content):
             raise RecordError(f"{path} is not a recipe: it has a key of more than 100 parts.")
@@ -145,7 +145,7 @@ def read(path: Path) -> Recipe:
 
 def _recipe(table: dict[str, Any], name: str) -> Recipe:
     head = table.get("recipe")
-    # First of all: what a newer version holds need not fit ours.
+    # Checked first: a newer version may have other fields.
     found = str(head.get("schema", ""))[:100] if isinstance(head, dict) else ""
     check_schema(found if found.isprintable() else repr(found), SCHEMA, name=name)
     known = ("recipe", "settings", "proof", "facts")
@@ -167,7 +167,7 @@ def _recipe(table: dict[str, Any], name: str) -> Recipe:
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a table: written by hand, `loader.num_workers = 4` without quotes is a table in a table for TOML."""
+    """Flatten a table: TOML reads a handwritten `loader.num_workers = 4` without quotes as a table in a table."""
     flat: dict[str, Any] = {}
     for key, entry in settings.items():
         inner = _flat(entry, f"{prefix}{key}.") if isinstance(entry, dict) else {prefix + key: entry}
@@ -178,7 +178,7 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _check_numbers(recipe: Recipe) -> None:
-    """Refuse nan and inf, which TOML has; a proof has not, nor has a setting or a fact."""
+    """Refuse nan and inf, which TOML allows, but which no proof, setting or fact can have."""
     for name, told in (*recipe.settings.items(), *recipe.facts.items()):
         if isinstance(told, float) and not math.isfinite(told):
             raise msgspec.ValidationError(f"{name[:100]!r} is not a number")
@@ -201,8 +201,8 @@ def write(path: Path, recipe: Recipe) -> None:
     """Write `recipe` as TOML at `path`, whole or not at all.
 
     Raises:
-        UsageError: a value that no TOML file can hold, or too much of it.
-        CannotRunHere: the disk is full or read-only. What was there before is still there.
+        UsageError: a value is not possible in TOML, or the recipe is too large.
+        CannotRunHere: the disk is full or read-only; the old file is still there.
     """
     content = text(recipe).encode()
     if len(content) > LARGEST_BYTES:
@@ -212,7 +212,7 @@ def write(path: Path, recipe: Recipe) -> None:
 
 
 def text(recipe: Recipe) -> str:
-    """Return `recipe` as it is written, with comments that say what each setting is and how it was proved.
+    """Return `recipe` as TOML, with comments that explain each setting and its proof.
 
     Raises UsageError: as `write`.
     """
@@ -229,7 +229,7 @@ def text(recipe: Recipe) -> str:
         lines += ["", "[[proof]]"]
         fields = msgspec.structs.asdict(proof)
         lines += [f"{key} = {value(entry)}" for key, entry in fields.items() if entry not in (None, [])]
-    lines += ["", *commented(["What held where it was proved; what was not known there is left out."]), "[facts]"]
+    lines += ["", *commented(["The machine on which it was proved; unknown facts are left out."]), "[facts]"]
     lines += [f"{_key(name)} = {value(fact)}" for name, fact in recipe.facts.items()]
     return "\n".join(lines) + "\n"
 
@@ -247,7 +247,7 @@ def _introduction(recipe: Recipe) -> list[str]:
         pairs = "" if head.num_pairs is None else f", {head.num_pairs} {of_what}"
         lines += [f"All of it together: {_gain(head.objective, head.speedup, head.ci)}{pairs}."]
     lines += ["Intervals hold with a confidence of 95%, on the command and the machine named below.", ""]
-    lines += ["You may edit this file. A setting that is changed or added is applied, and said to be unproved."]
+    lines += ["You may edit this file. A changed or added setting is applied, and reported as unproved."]
     return lines
 
 
@@ -270,7 +270,7 @@ def _comment(recipe: Recipe, knob: str) -> list[str]:
     found = proof_of(recipe, knob)
     if found is None:
         return [*lines, "No proof belongs to this value."]
-    # From a file that anyone may have edited.
+    # The names are from a file that anyone may have edited.
     too = " and ".join(knob if knob.isprintable() else repr(knob) for knob in ["it", *found.left_out_too])
     against = {
         "ablation": f"with {too} against without, beside the settings tried with it",
@@ -284,11 +284,11 @@ def _comment(recipe: Recipe, knob: str) -> list[str]:
 
 
 def proof_of(recipe: Recipe, knob: str) -> Proof | None:
-    """Return the proof of this setting in the recipe; None if there is none, or for another value."""
+    """Return the proof of this setting in the recipe; None if there is none, or only for another value."""
     for proof in recipe.proof:
         if proof.knob == knob:
             given = recipe.settings.get(knob, "")
-            # As text: "4" and 4 are the same setting.
+            # Compared as text: "4" and 4 are the same setting.
             same = proof.value is None or str(Setting(knob, proof.value)) == str(Setting(knob, given))
             return proof if same else None
     return None

@@ -1,9 +1,9 @@
-"""Secrets in what is kept and shown: found in text, and left out of it.
+"""Find secrets in text that is stored or shown, and replace them.
 
-A secret is the value of a variable, an option, a key or a part of an address whose name says so, a token of a known
-form, or a value that `learn` was told. Everything here works on text, since commands, settings and output all end up
-as text: JSON, TOML, a line for a terminal. The agent is handed the same patterns in its plan. Run folders are read
-where only the standard library can be imported.
+A secret is the value of a variable, an option, a key or a part of an address with a telling name, a token of a known
+form, or a value passed to `learn`. All functions here work on text, since commands, settings and output all end up as
+text: JSON, TOML, a line for a terminal. The agent gets the same patterns in its plan. Run folders are read where only
+the standard library can be imported.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 MARK = "@redacted"
 
-# Words of language models that end like the name of a secret.
+# Words of language models that look like the end of a secret's name.
 _OTHER_TOKENS = "pad eos bos unk sep cls mask image special stop start end next prev first last max min per new num"
 _NO_TOKEN = "".join(rf"(?<!{word}[_.-]token)" for word in _OTHER_TOKENS.split())
 _KEYS = "access private secret auth account license signing master session encryption".split()  # noqa: SIM905
-# How the name of a secret ends. What stands before it in the name does not matter.
+# The end of a secret's name. The beginning of the name does not matter.
 _WORD = (
     rf"(?:secrets?|pass(?:word|wd|phrase)s?|credentials?|token{_NO_TOKEN}|api[_-]?key|access[_-]?key[_-]?id"
     rf"|(?:{'|'.join(_KEYS)})[_-]?key|(?<=[_.-])(?:auth|pwd|pat|pass))"
     r"(?:[_-]?(?:[0-9]{1,2}|value|json|b64|base64))?"
 )
 _NAME = rf"(?:[\w.-]{{0,80}}?{_WORD})"
-# Switches, small numbers, placeholders, and what a shell fills in, are no secrets.
+# Switches, small numbers, placeholders, and shell substitutions are not secrets.
 _NONE = (
     r"(?!@redacted|(?:[0-9]{1,3}|true|false|yes|no|on|off|none|null|auto|@unset|\{\w{1,80}\}|\\?\$\{?\w{1,80}\}?)"
     r"(?:\\?[\"'\s,;&)\]]|$))"
@@ -48,7 +48,7 @@ PATTERNS: tuple[str, ...] = (
         rf"(\"knob\":\s*\"{_NAME}\",(?:[^{{}}\"]|\"(?!knob\")){{0,1000}}?\"{field}\":\s*\"){_NONE}{_STRING}"
         for field in ("value", "found", "detail")
     ),
-    # In any text: the same as a shell, Python and people write it.
+    # In any text: the same in the notations of shells, of Python and of people.
     rf"({_WORD}\\?[\"']\s*[:=]\s*\\?[\"']){_NONE}([^\"'\\]+)",
     rf"({_WORD}=){_NONE}{_BARE}",
     rf"(-(?<![\w.-]-){_NAME}\s+)(?!-){_NONE}{_BARE}",
@@ -58,15 +58,14 @@ PATTERNS: tuple[str, ...] = (
     # Addresses.
     r"(://)(?!git@|@redacted@)([^/@\s\"'\\]+)(?=@)",
     rf"([?&](?:sig|signature|key|code|x-[\w-]{{0,40}}(?:signature|credential))=){_NONE}([^&#\s\"'\\]+)",
-    # Tokens that tell by their form.
+    # Tokens of known forms.
     r"(\b)((?:hf_|gh[pousr]_|github_pat_|glpat-|(?<![a-z])sk-|xox[abprs]-|AKIA|AIza)[\w-]{16,})",
     r"((?<![\w-]))(eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)",
     r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)([^\"-]+)",
 )
-"""Group 1 stays, group 2 is the secret, which never leaves its string of JSON. Case is ignored, a dot is anything.
-
-The time that they take grows as the text does, whatever it holds: before a secret only white space is repeated without
-a bound, and what begins a secret is not looked at again by the next try."""
+"""Group 1 is kept, group 2 is the secret, which stays within its JSON string. Case is ignored, a dot matches anything.
+Matching takes time linear in the text, whatever it contains: before a secret only white space is repeated without a
+bound, and the begin of a secret is not scanned again by the next attempt."""
 
 _END = r"(?![a-z]|[_-][a-z]{2}|[0-9]{3})|[_-]?(?:value|json|b64|base|id)"
 _HINTS: dict[str, str] = {
@@ -85,12 +84,12 @@ _HINTS: dict[str, str] = {
     "sk-": "(?<![a-z]sk-)",
 }
 HINTS: tuple[str, ...] = tuple(f"{re.escape(literal)}(?:{beside})" for literal, beside in _HINTS.items())
-"""Text in lower case in which none of these is found holds no secret that the patterns find."""
-# Around a hint: the longest name, and the longest secret that may hold line ends, which is a private key.
+"""A lower-case text without any of these contains no secret that the patterns find."""
+# Characters around a hint: the longest name, and the longest secret that may contain line ends, a private key.
 _BEFORE, _AFTER = 200, 4000
 _CUT = re.compile(r"(?<!\\)(?:\\\\)*\"|\n")
 
-# Shorter or plainer values stand for themselves elsewhere, too.
+# Shorter or plainer values occur elsewhere with another meaning.
 _TELLING = re.compile(r"(?![/~.]|[A-Za-z]?[a-z]*$|[0-9.]*$).{6,}", re.DOTALL)
 _known: set[str] = set()
 
@@ -101,12 +100,12 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
 
 
 def is_name(name: str) -> bool:
-    """Tell whether a variable, an option or a key of that name holds a secret."""
+    """Tell whether a variable, an option or a key with this name holds a secret."""
     return re.fullmatch(_NAME, name.lstrip("-"), re.IGNORECASE) is not None
 
 
 def learn(env: Mapping[str, str], command: Sequence[str] = (), settings: Iterable[Setting] = ()) -> None:
-    """Take secrets out of whatever is kept or shown from now on, wherever a program may print them."""
+    """Remember the secrets among these values, and redact them from now on wherever a program prints them."""
     found = {value for name, value in env.items() if is_name(name)}
     found |= {str(setting.value) for setting in settings if is_name(setting.knob)}
     text = json.dumps(list(command), ensure_ascii=False)
@@ -116,14 +115,14 @@ def learn(env: Mapping[str, str], command: Sequence[str] = (), settings: Iterabl
 
 
 def redacted(text: str) -> str:
-    """Return `text` with `MARK` in place of every secret. What was redacted before stays as it is."""
+    """Return `text` with `MARK` in place of every secret. Redacted text stays as it is."""
     for value in _known:
         if value in text:
             text = text.replace(value, MARK)
         escaped = json.dumps(value, ensure_ascii=False)[1:-1]
         if escaped in text:
             text = text.replace(escaped, MARK)
-    # A mark may complete what an earlier pattern looks for. Each turn that changes anything leaves less besides marks.
+    # A mark may complete what an earlier pattern matches. Each round with a change leaves less text besides marks.
     while (found := _redacted_once(text)) != text:
         text = found
     return text
@@ -141,9 +140,9 @@ def _redacted_once(text: str) -> str:
 
 
 def _suspicious(text: str) -> Iterator[tuple[int, int]]:
-    """Yield stretches around hints, cut where no secret goes on, so that megabytes without any take milliseconds."""
+    """Yield stretches around hints, cut between secrets, so that megabytes without a hint take milliseconds."""
     lowered = text.lower()
-    if len(lowered) != len(text):  # a few letters have more when they are small
+    if len(lowered) != len(text):  # a few letters become several in lower case
         yield 0, len(text)
         return
     begin = end = 0
@@ -160,7 +159,7 @@ def _suspicious(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _hinted(lowered: str) -> list[tuple[int, int]]:
-    """Tell where hints begin and end. Whether a word is there at all is found far faster than a pattern."""
+    """Return where hints begin and end. Searching for plain words first is far faster than matching a pattern."""
     found = [re.finditer(hint, lowered) for literal, hint in zip(_HINTS, HINTS, strict=True) if literal in lowered]
     return sorted(match.span() for matches in found for match in matches)
 

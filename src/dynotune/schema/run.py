@@ -1,4 +1,4 @@
-"""One launch of a command: what it was asked, and what came of it."""
+"""One launch of a command: its request, and its results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EndedBy = Literal["command", "window", "timeout", "user"]
 
 
 class PretendedGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU that the program is to find, without memory and without work behind it."""
+    """A GPU that the program seems to find, which has no memory and does no work."""
 
     name: str
     total_bytes: int
@@ -29,24 +29,24 @@ class PretendedGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Description of a command's run, which requests hold, documents store and `--resume` reads.
+    """Description of a command's run, part of requests and documents; `--resume` reads it.
 
     Args:
-        command: may hold placeholders, such as `{run_dir}`.
-        cwd: the folder it runs in, absolute.
-        env: the variables it inherits. They may be secrets, so `recorded` drops them.
-        step_function: `module:function` whose return ends a step, or `dynotune.step`; None to find the step.
-        phase: of which a step is looked for; None for training where there is any.
+        command: may contain placeholders, such as `{run_dir}`.
+        cwd: the command's working directory, absolute.
+        env: variables that the command inherits. They may be secrets, so `recorded` drops them.
+        step_function: `module:function` whose return ends a step, or `dynotune.step`; None to detect steps.
+        phase: the phase whose steps count; None for training if there is any.
         ready_pattern: a regular expression for the line of output that ends a start; None to wait for a step.
         seed: for random, numpy, torch and the order of runs; None leaves the program's own.
         page_cache: "cold" drops the data files' pages before the loader is timed alone.
-        sandbox: work on a copy-on-write view of `cwd` where the kernel allows it.
-        run_to_end: let the command end by itself instead of ending it after its window.
-        nice: niceness that the command runs at, 0 to 19, where 19 gives way to everything else.
-        timeout_s: most time for one run, seconds; None for a limit from what earlier runs took.
-        lock: wait for another dynotune that measures on the same cores or GPU.
-        pretend: the GPU that the program finds in place of those of the machine.
-        lanes: fresh runs side by side, each on a GPU and cores of its own; 0 for as many as there are idle GPUs.
+        sandbox: whether to work on a copy-on-write view of `cwd`, if the kernel allows it.
+        run_to_end: whether the command ends by itself instead of being ended after its window.
+        nice: niceness of the command, 0 to 19; 19 yields to everything else.
+        timeout_s: time limit of one run in seconds; None to derive it from earlier runs.
+        lock: whether to wait for another dynotune that measures on the same cores or GPU.
+        pretend: the GPU that the program finds in place of the machine's.
+        lanes: number of fresh runs side by side, each with its own GPU and cores; 0 for the number of idle GPUs.
     """
 
     command: list[str]
@@ -77,23 +77,23 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, env={})
 
     def resumed(self, now: RunSpec) -> RunSpec:
-        """Return the stored spec, with `now`'s values for what belongs to this call (environment, folder, lock)."""
+        """Return the stored spec, with `now`'s values for fields of this call (environment, folder, lock)."""
         return msgspec.structs.replace(self, env=now.env, base=now.base, lock=now.lock)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Plan of the agent; `plan.json` in the run folder.
+    """Instructions for the agent; `plan.json` in the run folder.
 
     Args:
         seed: given to random, numpy and torch before the program draws from them; None leaves them.
-        note_events: note in which steps something was compiled or allocated.
-        observe: look at the state of the process, and write it with its window (event `state`).
-        sync_steps: wait for the device at the end of each step, for the time of single ones.
-        startup: note what the start is made of (events `span`).
+        note_events: record the steps in which code was compiled or memory was allocated.
+        observe: record the state of the process, together with its window (event `state`).
+        sync_steps: wait for the device at the end of each step, in order to time single steps.
+        startup: record the parts of the start (events `span`).
         pretend: as `RunSpec.pretend`.
-        watched: when a record is full, go on in further files, of which the newest are kept; and say by which signal
-            the threads' stacks are written.
-        secret_hints, secret_patterns: what the record leaves out, as `schema.redaction` has it.
+        watched: when a record is full, continue in further files, of which the newest are kept; and report the signal
+            that makes the program write its threads' stacks.
+        secret_hints, secret_patterns: what the record leaves out, as in `schema.redaction`.
     """
 
     schema: str = "dynotune.plan/2"
@@ -114,14 +114,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Readback(msgspec.Struct, frozen=True):
-    """Report of the live process on a setting.
+    """The live process's report on whether a setting took effect.
 
     Args:
-        asked: the value asked for, as text.
-        found: the value found, as text; Unknown where nothing can witness it.
-        witness: what was looked at, in words.
-        ok: found is what was asked; None where it is unverified.
-        detail: why it could not be applied, or what changed it; may be empty.
+        asked: the requested value, as text.
+        found: the actual value, as text; Unknown if there is no way to see it.
+        witness: where the value was read, in words.
+        ok: whether the actual value is the requested one; None if that is unverified.
+        detail: why the setting could not be applied, or what changed it; may be empty.
     """
 
     knob: str
@@ -133,13 +133,13 @@ class Readback(msgspec.Struct, frozen=True):
 
 
 class EnvironmentChange(msgspec.Struct, frozen=True):
-    """Change of a watched environment variable that the program was about to set or remove.
+    """A change that the program was about to make to a watched environment variable.
 
     Args:
-        value: the new value; None when it was removed.
-        file, line, function: who did it: the innermost frame outside the standard library's os module.
-        kept: the change was held back because a setting keeps this variable.
-        fresh: the value is a folder that this run made for itself: temporary, or named after its process.
+        value: the new value; None if the variable was removed.
+        file, line, function: the code that makes the change: the innermost frame outside the standard library's os.
+        kept: whether the change was prevented because a setting keeps this variable.
+        fresh: whether the value is a folder that this run made for itself: temporary, or named after its process.
     """
 
     name: str
@@ -152,14 +152,14 @@ class EnvironmentChange(msgspec.Struct, frozen=True):
 
 
 class TimedWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """The timed window of one process, the device synchronised at both ends.
+    """The timed window of one process, with the device synchronised at both ends.
 
     Args:
         first_step: index of its first step, counted from the first step of the process.
         begin_s, end_s: CLOCK_MONOTONIC.
-        num_samples: None where they could not be counted.
-        wait_s: time inside `next()` of the loaders, and `iter()` where an epoch begins; None where no torch loader was
-            drawn from.
+        num_samples: None if they could not be counted.
+        wait_s: time inside `next()` of the loaders, and inside `iter()` when an epoch begins; None if the program drew
+            from no torch loader.
         num_compilations: new compiled graphs inside the window (they should be none).
         num_device_allocations: cudaMalloc calls inside the window; None without CUDA.
     """
@@ -178,9 +178,9 @@ class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):
     """Recording of one process by torch's profiler.
 
     Args:
-        file: in the run folder; None where there is none, for the reason.
-        first_step: index of the first step in it, counted as in `TimedWindow`.
-        stopped_by: what ended it: all steps were recorded, or a limit of time or memory was reached before.
+        file: in the run folder; None, with the reason, if there is none.
+        first_step: index of its first step, counted as in `TimedWindow`.
+        stopped_by: what ended the recording: all steps were recorded, or a limit of time or memory was reached first.
     """
 
     file: str | None
@@ -200,16 +200,16 @@ class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """Record of one process of the tree.
+    """Record of one process of the command's process tree.
 
     Args:
-        step: the cycle that counts as a step, in words; None when none was found.
+        step: the cycle that counts as a step, in words; None if none was found.
         time_to_first_step_s: from the launch to the end of its first step.
-        peak_rss_bytes: as the kernel counted it when the process last wrote.
+        peak_rss_bytes: the kernel's count when the process last wrote its record.
         peak_device_bytes: allocator peak over all devices; None without CUDA.
-        num_devices: GPUs that it has allocated on; None without CUDA.
-        out_of_memory: what held the device's memory when an allocation failed, and ended it; "" without that.
-        errors: mistakes of the agent's own; the program never saw them.
+        num_devices: number of GPUs on which it has allocated memory; None without CUDA.
+        out_of_memory: what held the device's memory when a failed allocation ended the process; "" without one.
+        errors: mistakes of the agent itself, hidden from the program.
     """
 
     pid: int
@@ -236,12 +236,12 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def window(self) -> TimedWindow | None:
-        """Return the last one."""
+        """Return the last timed window."""
         return self.windows[-1] if self.windows else None
 
     @property
     def trace(self) -> RecordedTrace | None:
-        """Return the last one."""
+        """Return the last recorded trace."""
         return self.traces[-1] if self.traces else None
 
 
@@ -249,10 +249,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Document `run.json` in the run folder.
 
     Args:
-        wall_s: from launch to the end of the process tree; so far, while it runs.
-        exit_code: of the command; minus the signal's number when a signal ended it; None while it runs.
-        sandbox: `overlay` when those changes went to a copy that is gone, else `none`; `sandbox_reason`: why, where one
-            was asked for.
+        wall_s: from launch to the end of the process tree; until now, while the command runs.
+        exit_code: of the command; minus the signal's number if a signal ended it; None while it runs.
+        sandbox: `overlay` if changes to files went to a copy that is now deleted, else `none`; `sandbox_reason`: why
+            there is no overlay although one was requested.
     """
 
     schema: str = "dynotune.run/2"

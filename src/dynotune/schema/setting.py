@@ -10,7 +10,7 @@ UNSET = "@unset"
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """Setting `knob=value`. The value `@unset` takes an environment variable away.
+    """Setting `knob=value`. The value `@unset` removes an environment variable.
 
     `knob`: the knob's id, or `env.NAME`. `value`: of the knob's type.
     """
@@ -24,10 +24,10 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 def one_arm(settings: Sequence[Setting]) -> list[Setting]:
-    """Return the first setting of each knob: an arm has one value of a knob."""
+    """Return the first setting of each knob, since an arm has one value of a knob."""
     return list({setting.knob: setting for setting in reversed(settings)}.values())[::-1]
 
 
 def over(base: Sequence[Setting], settings: Sequence[Setting]) -> list[Setting]:
-    """Return both; for a knob in both, the value in `settings`."""
+    """Return the settings of both lists; for a knob in both, the value in `settings`."""
     return list({setting.knob: setting for setting in (*base, *settings)}.values())

@@ -1,4 +1,4 @@
-"""How long a command takes to its first step with caches cold, warm and off, and what that time is made of."""
+"""Document on a command's time to its first step with caches cold, warm and off, and the parts of that time."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -48,7 +48,7 @@ PHASES: dict[Phase, str] = {
     "first_step": "first step",
     "other": "the rest",
 }
-"""In words, in the order in which they come."""
+"""In words, in order of time."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -64,8 +64,8 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of torch.compile up to the end of the start.
 
     Args:
-        num_found, num_missed: graphs that its cache gave, and those that were compiled.
-        num_threads: processes that compile; None where they cannot be known.
+        num_found, num_missed: graphs that came from its cache, and graphs that were compiled.
+        num_threads: number of compile processes; None if it cannot be known.
     """
 
     num_found: int
@@ -77,16 +77,16 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     """One start of the command.
 
     Args:
-        run: its id.
-        value_s: from the launch to the end of the first step, or to the line of output that was waited for.
-        phases: seconds; they sum to `value_s`, and `other` holds those that are Unknown. All are where no Python of the
-            command recorded them.
-        added: what it left in the caches; `held`: the size of each after it, bytes.
-        imports: the longest of them, with what they import in their turn; seconds.
-        compiled: None where torch.compile compiled nothing.
-        until_steady_s: from the end of the first step until steps were steady; None where that was not watched for.
-        late_s: of these, what steps took beyond the steady ones in which nothing was compiled.
-        at_exit: the command ended with the line that was waited for.
+        run: id of the run.
+        value_s: from the launch to the end of the first step, or to the line of output that ends a start.
+        phases: seconds; they sum to `value_s`, and `other` includes those that are Unknown. All phases are Unknown if
+            no Python process of the command recorded them.
+        added: what the start left in the caches; `held`: the size of each cache after the start, in bytes.
+        imports: the longest imports in seconds, each including the modules that it imports.
+        compiled: None if torch.compile compiled nothing.
+        until_steady_s: from the end of the first step until steps were steady; None if that was not observed.
+        late_s: the part of `until_steady_s` by which steps exceeded steady steps without compilation.
+        at_exit: whether the command ended with the line that ends a start.
     """
 
     arm: Arm
@@ -102,7 +102,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     at_exit: bool = False
 
     def added_bytes(self, *names: CacheName) -> int:
-        """Return what it left in these caches; none where inductor was told to keep nothing, but leaves its folders."""
+        """Return the bytes that the start added to these caches; empty folders that inductor leaves count 0."""
         return sum(growth.size_bytes for growth in self.added if growth.name in names)
 
 
@@ -116,7 +116,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class VoidBlock(msgspec.Struct, frozen=True):
-    """A block that does not count, for a cause outside the command's own processes. `block`: from 1."""
+    """A block that does not count, for a cause outside the command's own processes. `block`: its number, from 1."""
 
     block: int
     reason: str
@@ -124,12 +124,12 @@ class VoidBlock(msgspec.Struct, frozen=True):
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm over the warm one.
+    """One arm compared with the warm arm.
 
     Args:
-        verdict: `faster`: with a warm cache it starts faster.
-        ratio: geometric mean; None before there are two blocks.
-        saved_s: what a warm cache saves of the arm's median start; `saved_ci`: by the interval of the ratio.
+        verdict: `faster`: the command starts faster with a warm cache.
+        ratio: geometric mean of the arm's times over the warm ones; None until there are two blocks.
+        saved_s: the part of the arm's median start that a warm cache saves; `saved_ci`: by the interval of the ratio.
     """
 
     arm: Arm
@@ -176,7 +176,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts = {}
 
     def starts(self, arm: Arm) -> list[Start]:
-        """Return the starts that count; without any, those of void blocks, and the pilots before there are any."""
+        """Return the starts that count; without any, those of void blocks, and the pilots before the first block."""
         blocks = self.blocks or [voided.values for voided in self.voided]
         return [block.of(arm) for block in blocks] or [pilot for pilot in self.pilots if pilot.arm == arm]
 
@@ -185,7 +185,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def phase_s(starts: Sequence[Start], phase: Phase) -> float | Unknown:
-    """Return how long a phase of these starts takes; Unknown if one of them does not know it."""
+    """Return the median seconds of a phase over these starts; Unknown if any of the starts lacks the phase."""
     values = [start.phases.get(phase, Unknown("not recorded")) for start in starts]
     unknown = next((value for value in values if isinstance(value, Unknown)), None)
     if unknown is not None:

@@ -1,4 +1,4 @@
-"""What `dynotune tune` was asked, what it tried, and what it found."""
+"""The study of `dynotune tune`: its request, its trials, and its results."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -16,38 +16,38 @@ from dynotune.schema.run import Readback, RunSpec
 from dynotune.schema.setting import Setting
 
 Phase = Literal["pilot", "switch", "prune", "confirm"]
-"""A pilot warms caches and tells how long a run takes; the others are the stages of a search that measure."""
+"""A pilot warms caches and shows how long a run takes; the others are the stages of a search that measure."""
 Stage = Literal["know", "switch", "prune", "confirm"]
 Ended = Literal["measured", "failed", "out-of-memory", "rejected", "timeout", "wrong-results"]
 OutcomeKind = Literal[
-    "proved",  # in the recipe
+    "proved",  # included in the recipe
     "no-effect",  # the interval lies within the margin
     "slower",
-    "not-needed",  # it helps alone; without it the whole is as fast
-    "unproved",  # not decided in the time there was
+    "not-needed",  # it helps alone, but without it the whole is as fast
+    "unproved",  # not decided in the available time
     "failed",
     "out-of-memory",
-    "rejected",  # it did not take effect
-    "wrong-results",  # the guard of losses or outputs
+    "rejected",  # the setting did not take effect
+    "wrong-results",  # by the guard, losses or outputs differ
     "not-tried",
 ]
 
 
 PART_ERROR = 0.05
-"""Of calling a setting's part in a recipe proved that has none; over all settings of a round."""
+"""Probability of calling a useless setting's part in a recipe proved, over all settings of a round."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A value of a knob that may help here.
 
     Args:
-        why: ids of the findings that name it, else names of the facts that do; empty where only the user asked for it.
-        bound: of the baseline's time, the largest share that it can save (0 to 1); Unknown where nothing bounds it.
-        predicted: the share that it saves as far as running the recorded timeline again tells.
-        needs: ids of candidates, of which any arm with it holds one; empty where it stands alone.
-        in_process: it can change at any step, so that one process can try it.
-        needs_warm_cache: its first run leaves something behind that later ones find, such as compiled code; so every
-            arm with it first runs once unmeasured. False where only a first run of the setting alone is asked for.
+        why: ids of the findings that suggest it, else names of such facts; empty if only the user asked for it.
+        bound: the largest share of the baseline's time that it can save (0 to 1); Unknown without a bound.
+        predicted: the share that it saves according to a replay of the recorded timeline.
+        needs: ids of candidates, of which any arm with this one must have one; empty if it works alone.
+        in_process: whether it can change at any step, so that a single process can try it.
+        needs_warm_cache: whether its first run leaves something that later runs use, such as compiled code; then every
+            arm with it first runs once unmeasured. False if only a first run of the setting alone is needed.
     """
 
     setting: Setting
@@ -67,14 +67,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_user(self) -> bool:
-        """Tell whether the user asked for it; also true if no origin is recorded, as in older studies."""
+        """Tell whether the user asked for this candidate; also true if no origin is recorded, as in older studies."""
         return self.asked or not self.why
 
 
 def without(key: str, id_: str, candidates: Iterable[Candidate]) -> str | None:
-    """Return the key of an arm without one of its settings and what needs that; None if it has not got it.
+    """Return the key of an arm without one of its settings and those that need it; None if the arm lacks the setting.
 
-    A value may hold spaces.
+    A value may contain spaces.
     """
     before, found, after = f" {key} ".partition(f" {id_} ")
     if not found:
@@ -88,7 +88,7 @@ def without(key: str, id_: str, candidates: Iterable[Candidate]) -> str | None:
 
 
 class NotOffered(msgspec.Struct, frozen=True):
-    """A setting that a finding, or facts, name and that is not tried, with the reason."""
+    """A setting that a finding or facts suggest but that is not tried, with the reason."""
 
     setting: Setting
     reason: str
@@ -96,17 +96,17 @@ class NotOffered(msgspec.Struct, frozen=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of one arm, in order of time.
+    """One run of one arm. Trials are in order of time.
 
     Args:
-        arm: its settings as `Arm.key` has them, sorted, a space between; "" is the baseline.
+        arm: its sorted settings, separated by spaces, as in `Arm.key`; "" is the baseline.
         block: runs of one block are compared with each other; counted from 1 within a phase; 0 for a pilot.
-        value: of the objective, lower is better, above 0: seconds a sample (or step), seconds, bytes, joules a sample;
-            None where it gave none.
-        void: causes outside the arm's own processes; then the value counts for nothing.
-        began_s, wall_s: since the first attempt began, and how long it took; the sum over attempts, without pauses.
-        run: its folder below the study's; HOST:FOLDER of a run that another worker on the study made.
-        lane: that it was in, from 1; 0 if it had the whole machine. All runs of a block are in one lane.
+        value: of the objective, lower is better, above 0: seconds per sample (or step), seconds, bytes, joules per
+            sample; None if the run gave no value.
+        void: causes outside the arm's own processes; if there are any, the value is ignored.
+        began_s, wall_s: seconds from the first attempt's begin, and the run's duration; over all attempts, not pauses.
+        run: the run's folder below the study's; HOST:FOLDER for a run on another worker of the study.
+        lane: the lane of the run, from 1; 0 if the run had the whole machine. All runs of a block are in one lane.
     """
 
     arm: str
@@ -128,12 +128,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs that one host makes, in this order: a block of all arms of a round, or a pair.
+    """Runs that one host makes in this order: a block of all arms of a round, or a pair.
 
     Args:
         arms: the settings of each.
-        repeats: of a run that something else disturbed; 0 for a pair, which ends with such a run.
-        attempt: runs of the block so far that count for nothing.
+        repeats: how often a disturbed run is repeated; 0 for a pair, which ends with such a run.
+        attempt: number of the block's runs so far that do not count.
     """
 
     schema: str = "dynotune.block/1"
@@ -145,7 +145,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Trials of a block that another host ran, and pilots before them; `out_of_time`: the block is not whole."""
+    """Trials of a block that another host ran, and earlier pilots; `out_of_time`: the block is incomplete."""
 
     schema: str = "dynotune.block-result/1"
     trials: list[Trial] = []
@@ -158,9 +158,9 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Comparison of two arms, from the blocks of one stage.
 
     Args:
-        num_blocks: that hold a value of both, void ones not counted; within one process, switches there and back.
-        speedup: `against` over `arm`: above 1, `arm` is better. `ci`: at `confidence`, two-sided.
-        p: one-sided, of no gain; after Holm's correction where `corrected_over` is above 1.
+        num_blocks: blocks with a value of both arms, without void ones; within one process, switches there and back.
+        speedup: value of `against` over that of `arm`: above 1, `arm` is better. `ci`: at `confidence`, two-sided.
+        p: one-sided, for no gain; after Holm's correction if `corrected_over` is above 1.
     """
 
     arm: str
@@ -175,28 +175,28 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CandidateOutcome(msgspec.Struct, frozen=True):
-    """Fate of a candidate, and why, in one sentence."""
+    """The outcome of a candidate, and the reason in one sentence."""
 
     kind: OutcomeKind
     reason: str
 
 
 class Guarded(msgspec.Struct, frozen=True, kw_only=True):
-    """Losses or outputs of an arm against the baseline's, under one seed.
+    """Losses or outputs of an arm compared with the baseline's, under one seed.
 
     Args:
         what: "losses" or "outputs".
-        reference: the type that both are held against, "float64" or "float32"; "" where they are held against each
-            other, and a fixed tolerance says what is allowed.
-        difference: relative; with a reference the typical error of the arm, else the largest difference, measured by
-            what was allowed there. `own`: likewise of the baseline, without a reference against itself, None where
-            that was not asked; `tolerance`: what was allowed.
-        ratio, ci: of the arm's errors over those that rounding explains.
-        error_ci: of `difference`, at 95%. `baseline_error`: of the baseline, unrounded; `no_worse`: the arm's errors
-            are proved equal to those or less.
-        where: of what the difference is, in words. `module`: the first that departs; "" where that is not known.
-        num_not_finite: values of the arm that are NaN or infinite where the baseline's are not.
-        reason: in one sentence, with what was allowed and why.
+        reference: type of the reference run that both are compared with, "float64" or "float32"; "" if the arm is
+            compared with the baseline, within a fixed tolerance.
+        difference: relative. With a reference, the typical error of the arm; otherwise the largest difference, in units
+            of the allowed one. `own`: the same for the baseline, without a reference between two of its runs, None if
+            not measured; `tolerance`: the allowed difference.
+        ratio, ci: the arm's errors over the errors that rounding explains.
+        error_ci: of `difference`, at 95%. `baseline_error`: of the unrounded baseline; `no_worse`: whether the arm's
+            errors are proved to be no larger than that.
+        where: what the difference refers to, in words. `module`: the first module that differs; "" if not known.
+        num_not_finite: values of the arm that are NaN or infinite although the baseline's are not.
+        reason: one sentence with the allowed difference and why.
     """
 
     arm: str
@@ -219,10 +219,10 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """A recipe that starts later and steps faster: steps after which it is ahead; None where it never is.
+    """For a recipe that starts later but steps faster: the steps after which it is ahead; None if it never is.
 
     Args:
-        start_s: from the launch to the begin of the window, less what its steps before take at the steady pace;
+        start_s: from the launch to the begin of the window, less the time of the steps before it at the steady pace;
             `baseline_start_s` likewise.
     """
 
@@ -232,12 +232,12 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """Arms that run side by side in blocks, with the baseline. What a round asks is fixed before its first run.
+    """Arms that run side by side in blocks, with the baseline. A round's question is fixed before its first run.
 
     Args:
-        kind: `prune` leaves each setting of `whole` out of it; `alone` runs each setting by itself; `check` compares
+        kind: `prune` runs `whole` without each of its settings; `alone` runs each setting by itself; `check` compares
             `whole` with one smaller arm.
-        arms: by the id of a setting, the arm without it, or with it alone; what needs it is left out with it.
+        arms: by the id of a setting, the arm without it, or with it alone; settings that need it are left out, too.
     """
 
     kind: Literal["prune", "alone", "check"]
@@ -249,14 +249,14 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseRecipe(msgspec.Struct, frozen=True):
-    """A recipe that a study began from: all of its runs have the recipe's settings. `file`: where it was read."""
+    """A recipe that a study began from: all runs have the recipe's settings. `file`: the recipe's path."""
 
     file: str
     recipe: Recipe
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """Time of work on it, from when to when (ISO 8601, UTC); `ended_by`: "done", "user", "error"; "" while it runs."""
+    """Begin and end of one attempt (ISO 8601, UTC); `ended_by`: "done", "user", "error"; "" while it runs."""
 
     began: str
     ended: str = ""
@@ -267,14 +267,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     """Document `study.json`.
 
     Args:
-        name: in a database, where workers share it; empty without one.
+        name: in a database that workers share; "" without one.
         run: how every run is made, with the settings of the recipe that the study begins from. Its `warmup_steps` and
-            `window_steps` are as asked until the first run is planned, and then as planned.
-        stage: the search is in it; what is before it is decided.
-        selected: what that stage left to confirm; None before it ended.
-        confirmed: `selected` against the baseline, on fresh pairs; the last of `within` that is faster, where the time
-            did not hold those; None where neither is there.
-        lane_notes: which lanes there are, and why others are left out.
+            `window_steps` are the requested ones until the first run is planned, and then the planned ones.
+        stage: the current stage of the search; earlier stages are decided.
+        selected: the settings that this stage left to confirm; None until it has ended.
+        confirmed: comparison of `selected` with the baseline on fresh pairs; if there was no time for these, the last
+            faster one of `within`; None if there is neither.
+        lane_notes: which lanes there are, and why other devices are left out.
     """
 
     schema: str = "dynotune.study/2"
@@ -317,5 +317,5 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def begun(self) -> str:
-        """Say what the baseline is, in words after "the command"."""
+        """Describe the baseline, to follow the words "the command"."""
         return "as written" if self.base_recipe is None else "as begun"

@@ -1,4 +1,4 @@
-"""What a live run can be asked to do between two steps: the tasks, and the file that orders one."""
+"""Tasks that a live run can do between two steps, and the file that requests a task."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ PageCache = Literal["warm", "cold"]
 
 
 class PlannedSetting(msgspec.Struct, frozen=True):
-    """A setting as the agent needs it: its site in plain data. `keep`: put it back when the program changes it."""
+    """A setting as the agent needs it: its site in plain data. `keep`: restore it if the program changes it."""
 
     knob: str
     value: bool | int | float | str
@@ -23,15 +23,15 @@ class _At(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimeWindow(_At, frozen=True, kw_only=True, tag="time-window"):
-    """Time `num_steps` steps as a whole, the device synchronised at both ends."""
+    """Time `num_steps` steps as a whole, with the device synchronised at both ends."""
 
     num_steps: int
 
 
 class RecordTrace(_At, frozen=True, kw_only=True, tag="record-trace"):
-    """Record `num_steps` steps with torch's profiler; it takes one more step to get ready.
+    """Record `num_steps` steps with torch's profiler, which takes one further step to get ready.
 
-    `stacks`, `shapes`, `memory`: Python's frames, the shapes of inputs, what is allocated.
+    `stacks`, `shapes`, `memory`: whether to record Python's frames, the shapes of inputs, and allocations.
     """
 
     num_steps: int
@@ -51,18 +51,18 @@ class IsolateLoader(_At, frozen=True, kw_only=True, tag="isolate-loader"):
 
 
 class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
-    """Compare arms with the program as it runs, switched within the process.
+    """Compare arms with the program as it runs, by switching settings within the process.
 
     Args:
         arms: the settings of each.
-        num_blocks: of each arm: two stretches of steps with it and two without, in the order ABBA or BAAB.
+        num_blocks: blocks of each arm: two stretches of steps with it and two without, in the order ABBA or BAAB.
         stretch_steps: steps of each stretch.
-        seed: draws these orders, and in which order the arms take their turns.
-        step_s: what a step of the baseline takes, as far as it is known.
-        num_results: calls of each arm whose results are compared with those of the same calls without it.
-        rounding: share by which the arms may round a number; a copy of the module that rounds so is called as well.
-        give_up_slow: an arm with which steps take far longer has no more blocks.
-        caches: variables that say where compilers keep what they make; set before an arm compiles for the first time.
+        seed: for the order within each block, and for the order of the arms.
+        step_s: seconds of a step of the baseline, if known.
+        num_results: number of calls of each arm whose results are compared with those of the same calls without it.
+        rounding: relative rounding error that the arms may cause; a copy of the module with that error is called, too.
+        give_up_slow: whether an arm whose steps take far longer gets no more blocks.
+        caches: variables that name the compilers' cache folders; set before an arm compiles for the first time.
     """
 
     arms: list[list[PlannedSetting]]
@@ -77,17 +77,17 @@ class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
 
 
 class CheckResults(_At, frozen=True, kw_only=True, tag="check-results"):
-    """Note the program's results from its first step on: losses, or digests of outputs where nothing is trained.
+    """Record the program's results from its first step on: losses, or digests of outputs if nothing is trained.
 
     Args:
-        num_values: losses, or calls.
+        num_values: number of losses, or of calls.
         other_draws: kinds of devices (`cpu`, `cuda`) whose generators get another seed at the first call of an
             outermost module.
-        nudge: share by which each weight of an outermost module is changed, up or down, before its first call, and what
-            each innermost module gives, as if it were rounded.
-        reference: outermost modules and their inputs are made `float64` or `float32`, and autocast does nothing.
-        metric: `module:function` that is given an output and what the module was given, and returns one number or more.
-        still: dropout is off, and what each module inside the first one gives in its first call is noted.
+        nudge: relative change, up or down, of each weight of an outermost module before its first call, and of each
+            innermost module's output, which simulates rounding.
+        reference: `float64` or `float32`: outermost modules and their inputs get this type, and autocast is off.
+        metric: `module:function` that gets an output and the module's inputs, and returns one number or more.
+        still: whether to switch off dropout, and to record the outputs of all inner modules in the first call.
     """
 
     num_values: int
@@ -99,19 +99,19 @@ class CheckResults(_At, frozen=True, kw_only=True, tag="check-results"):
 
 
 class RecordMemory(_At, frozen=True, kw_only=True, tag="record-memory"):
-    """Record what the caching allocator does within `num_steps` steps, and whose each block is."""
+    """Record the caching allocator for `num_steps` steps, and the owner of each block."""
 
     num_steps: int
 
 
 class RecordHistory(_At, frozen=True, kw_only=True, tag="record-history"):
-    """Record what the caching allocator does from the device's first use to the step; only as a task of the plan."""
+    """Record the caching allocator from the device's first use to the given step; only as a task of the plan."""
 
 
 class RecordShapes(_At, frozen=True, kw_only=True, tag="record-shapes"):
-    """Count the shapes that outermost modules get, for `num_calls` calls or `most_s` from the first one on.
+    """Count the input shapes of outermost modules, for `num_calls` calls or for `most_s` seconds from the first one.
 
-    `onnx`: then export the largest one to `model.onnx` in the run folder.
+    `onnx`: then export the largest module to `model.onnx` in the run folder.
     """
 
     num_calls: int
@@ -125,7 +125,7 @@ Task = (
 
 
 class TaskFile(msgspec.Struct, frozen=True, kw_only=True):
-    """File `task-NNN.json` in the run folder: a task ordered while the program runs."""
+    """File `task-NNN.json` in the run folder: a task that is requested while the program runs."""
 
     schema: str = "dynotune.task/1"
     task: Task

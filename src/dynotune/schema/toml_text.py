@@ -1,7 +1,7 @@
-"""Text and numbers as TOML writes them.
+"""Text and numbers in the syntax of TOML.
 
-tomli-w writes no comments, and a recipe is meant to be read by people: so this little is our own, and tested against
-Python's reader. Source: https://toml.io/en/v1.0.0
+tomli-w writes no comments, and people are meant to read recipes: so this writer is our own, tested against Python's
+reader. Source: https://toml.io/en/v1.0.0
 """
 
 import math
@@ -17,7 +17,7 @@ LARGEST_INT = 2**63 - 1
 
 
 def value(given: Scalar | Sequence[Scalar]) -> str:
-    """Write one value, or a list of them. Raises UsageError: as `quoted`; a number that TOML has no room for."""
+    """Write one value, or a list of values. Raises UsageError: as `quoted`; or a number is too large for TOML."""
     if isinstance(given, bool):
         return "true" if given else "false"
     if isinstance(given, str):
@@ -36,9 +36,9 @@ def value(given: Scalar | Sequence[Scalar]) -> str:
 def quoted(text: str) -> str:
     """Return `text` as a basic string on one line, which YAML reads as the same string.
 
-    What does not print is escaped: nothing in it can move a terminal's cursor or turn the direction of writing.
+    Unprintable characters are escaped, so that none can move a terminal's cursor or turn the direction of writing.
 
-    Raises UsageError: a NUL, or half of a surrogate pair (a file name that is no UTF-8): neither can be a setting's.
+    Raises UsageError: the text has a NUL or half of a surrogate pair (a file name that is not UTF-8).
     """
     for character in text:
         if character == "\0" or 0xD800 <= ord(character) <= 0xDFFF:
@@ -50,7 +50,7 @@ def quoted(text: str) -> str:
 
 
 def arguments(words: Sequence[str]) -> str:
-    """Write a command as a list; a word that is no UTF-8, which TOML has no room for, as `{ percent = "caf%E9" }`."""
+    """Write a command as a list. A word that is not UTF-8, impossible in TOML, becomes `{ percent = "caf%E9" }`."""
     return "[" + ", ".join(map(_argument, words)) + "]"
 
 
@@ -63,14 +63,14 @@ def _argument(word: str) -> str:
 
 
 def argument(told: object) -> object:
-    """Return the word that `arguments` wrote; anything else as it is."""
+    """Return the word that `arguments` wrote; anything else unchanged."""
     if isinstance(told, dict) and told.keys() == {"percent"} and isinstance(told["percent"], str):
         return os.fsdecode(unquote_to_bytes(told["percent"]))
     return told
 
 
 def commented(lines: Iterable[str]) -> list[str]:
-    """Write each line as a comment; what does not print becomes its escape, so that none can end the comment."""
+    """Write each line as a comment; unprintable characters are escaped, so that none can end the comment."""
     return [f"# {''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)}".rstrip() for line in lines]
 
 

@@ -1,4 +1,4 @@
-"""What a recorded trace says the time went to. Defined, fact by fact, in docs/reference/trace.md."""
+"""Facts and causes of a recorded trace. docs/reference/trace.md defines each of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Caller = Literal["program", "library", "compiled", "optimizer", "backward", "loa
 
 RankPhase = Literal["input", "upload", "forward", "backward", "optimizer", "other"]
 RANK_PHASES: tuple[RankPhase, ...] = ("input", "upload", "forward", "backward", "optimizer", "other")
-"""The phases of a rank's own work in a step; it also exchanges and waits. `other`: after an update, before a batch."""
+"""The phases of a rank's own work in a step, without communication and waits. `other`: between update and batch."""
 
 SHORT_KERNEL_S = 10e-6
 """A shorter kernel takes the host longer to queue than the device to run."""
 SMALL_COPY_BYTES = 64 * 1024
 MANY_SMALL_COPIES = 100
-"""A step. A copy below that size is all latency."""
+"""Bytes below which a copy takes only latency, and the number of such copies per step that counts as many."""
 
 PRODUCTS: tuple[str, ...] = (
     "matmul",
@@ -36,11 +36,11 @@ PRODUCTS: tuple[str, ...] = (
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Place in the program; "" for what the trace does not tell.
+    """Place in the program; "" for a part that the trace does not have.
 
     Args:
-        function: Python function with file and line, `train.py(31): step`: the innermost one of the user's
-            own where there is one, else the innermost of any.
+        function: Python function with file and line, `train.py(31): step`: the innermost one of the user's own code, if
+            there is one, else the innermost of any.
         operator: outermost operator or annotation below that function, `aten::item`.
         call: CUDA call, `cudaStreamSynchronize`.
     """
@@ -51,7 +51,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """The device's idle time, by cause; the causes sum to it. Seconds."""
+    """The device's idle time in seconds, by cause; the causes sum to the total."""
 
     host_s: float = 0.0
     loader_s: float = 0.0
@@ -61,7 +61,7 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 class Overlap(msgspec.Struct, frozen=True):
-    """Time in which exactly these kinds of work ran on the device at once. Seconds."""
+    """Time in seconds in which exactly these kinds of work ran on the device at once."""
 
     compute_s: float = 0.0
     copy_s: float = 0.0
@@ -73,7 +73,7 @@ class Overlap(msgspec.Struct, frozen=True):
 
 
 class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of one rank within its window, seconds; `first_gap` is None where the window begins with none."""
+    """One device of one rank within its window, in seconds; `first_gap` is None if the window does not begin idle."""
 
     rank: int | None
     device: int
@@ -92,7 +92,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shares(self) -> Shares:
-        """Return the window in parts; time in which copies and communication alone ran together is communication."""
+        """Return the parts of the window; time in which only copies and communication ran together is communication."""
         window_s, overlap = self.window_s or 1.0, self.overlap
         exposed_s = overlap.communication_s + overlap.copy_and_communication_s
         beside_s = overlap.compute_and_copy_s + overlap.compute_and_communication_s + overlap.all_s
@@ -106,7 +106,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Time of a process within its window, on the thread that the steps run on. Seconds."""
+    """Time of a process within its window, on the thread that makes the steps, in seconds."""
 
     rank: int | None
     window_s: float
@@ -117,9 +117,9 @@ class HostTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch in which a device had nothing running, `start_s` after the window's start.
+    """A stretch in which a device was idle, `start_s` after the window's start.
 
-    `cause` holds the largest part of it; `where`: what the host was doing for most of it.
+    `cause`: the cause of its largest part; `where`: what the host did for most of it.
     """
 
     rank: int | None
@@ -133,7 +133,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 class Copies(msgspec.Struct, frozen=True, kw_only=True):
     """Copies of one kind: "HtoD", "DtoH", "DtoD", "PtoP", "HtoH" or "unknown".
 
-    `pinned`: None where no host memory takes part or it is not told; `bytes_per_s`: None where no size is known.
+    `pinned`: None if no host memory takes part or it is not recorded; `bytes_per_s`: None if no size is known.
     """
 
     rank: int | None
@@ -158,7 +158,7 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelClass(msgspec.Struct, frozen=True, kw_only=True):
-    """Kernels of one class; `largest` is the name of the kernel that took most of it."""
+    """Kernels of one class; `largest` is the name of the kernel that took most of the class's time."""
 
     name: str
     num: int
@@ -168,7 +168,7 @@ class KernelClass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kernels(msgspec.Struct, frozen=True, kw_only=True):
-    """The kernels of one rank inside the window. None is what is not known, as the last fields in older records."""
+    """The kernels of one rank inside the window. None: not known, as for the last fields in older records."""
 
     rank: int | None
     num: int
@@ -189,7 +189,7 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
-    """Collectives of one rank. `exposed_s`: nothing else ran on the device meanwhile."""
+    """Collectives of one rank. `exposed_s`: time in which nothing else ran on the device."""
 
     rank: int | None
     num: int
@@ -199,9 +199,9 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankTime(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank beside the others. `waits_s`: time inside collectives before the last rank had joined them.
+    """One rank compared with the others. `waits_s`: time inside collectives before the last rank had joined.
 
-    `phase_s`: its own time in each phase of a middling step; {} where that is not known.
+    `phase_s`: its own time in each phase of a median step; {} if that is not known.
     """
 
     rank: int | None
@@ -213,10 +213,10 @@ class RankTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks compared. `straggler`: whom the others wait for; None where nobody stands out.
+    """Comparison of ranks. `straggler`: the rank that the others wait for; None if no rank stands out.
 
-    `straggler_phases`: in which it is late, the longest first; [] where that is not known. `late_s`: by how much in a
-    middling step; None where its steps cannot be compared.
+    `straggler_phases`: phases in which the straggler is late, the longest first; [] if that is not known. `late_s`: its
+    delay in a median step; None if its steps cannot be compared.
     """
 
     ranks: list[RankTime]
@@ -228,16 +228,16 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Called(msgspec.Struct, frozen=True, kw_only=True):
-    """Operators of one name that one caller called."""
+    """Operators with the same name and the same caller."""
 
     num: int
     self_s: float
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
-    """Operators of one name on the host. `self_s` excludes the operators inside.
+    """Operators with the same name on the host. `self_s` excludes the operators inside.
 
-    `callers`: the same by who called them, which docs/reference/trace.md defines; {} in older records.
+    `callers`: the same by caller, as docs/reference/trace.md defines it; {} in older records.
     """
 
     name: str
@@ -257,15 +257,15 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """Cause that time was lost to.
+    """A cause of lost time.
 
     Args:
         id: of the finding; docs/reference/trace.md defines each.
-        lost_s: upper bound of what its absence would save in the window, by definition of the cause.
-        share: of the window.
+        lost_s: upper bound of the seconds that the window would save without the cause, by the cause's definition.
+        share: `lost_s` as a share of the window.
         claim: one sentence.
-        evidence: the figures behind it.
-        work_s: the part of `lost_s` in which the device worked, of causes that hold idle time too.
+        evidence: the figures behind the claim.
+        work_s: the part of `lost_s` in which the device worked, for causes that also include idle time.
     """
 
     id: str
@@ -294,12 +294,12 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
     """Document of `dynotune trace --json`.
 
     Args:
-        window_s: of the rank whose window is longest; None when the trace holds nothing with a duration.
-        num_steps: None where steps are neither marked nor found; `step_source` says which.
+        window_s: longest window of any rank; None if no event of the trace has a duration.
+        num_steps: None if steps are neither marked nor found; `step_source` tells which.
         shares: None without a device.
-        unsynced: copies to the host's page-locked memory that were read at once: nothing waited for them.
-        unknown: facts that this trace cannot give, name to reason.
-        notes: what is partial.
+        unsynced: copies to the host's page-locked memory that the program read at once, without waiting for them.
+        unknown: facts that this trace lacks, each with the reason.
+        notes: which parts of the trace are incomplete.
     """
 
     schema: str = "dynotune.trace/1"
@@ -329,7 +329,7 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
 
 
 class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One cause in both traces. Times are a step where both know their steps, else of the window."""
+    """One cause in both traces. Times are per step if both traces have known steps, else those of the window."""
 
     id: str
     before_s: float
@@ -338,7 +338,7 @@ class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Document of `dynotune trace A B --json`: what changed. One recording of each: no interval, so no proof."""
+    """Document of `dynotune trace A B --json`: what changed. Single recordings give no interval, so no proof."""
 
     schema: str = "dynotune.trace_difference/1"
     before: TraceSummary

@@ -1,6 +1,6 @@
-"""The view of `dynotune watch`: made once a second, and only shown by terminal, page and metrics.
+"""The view of `dynotune watch`: computed once a second, and displayed by terminal, page and metrics.
 
-Terminal, page and metrics name and write a value by the unit that ends its field's name.
+Terminal, page and metrics derive a value's label and format from the unit at the end of its field's name.
 """
 
 from typing import Literal
@@ -69,7 +69,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """Alert of something wrong; `whose` is a rank, a GPU, or empty for the whole run."""
+    """An alert; `whose` is a rank, a GPU, or "" for the whole run."""
 
     id: AlertId
     text: str

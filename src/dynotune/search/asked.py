@@ -1,4 +1,4 @@
-"""What the user said about candidates: effects allowed, knobs besides, what is left out, values of their own."""
+"""The user's requests on candidates: allowed effects, further knobs, exclusions, and values."""
 
 from collections.abc import Sequence
 from typing import get_args
@@ -11,15 +11,15 @@ from dynotune.schema.knob import Effect, Env
 from dynotune.schema.setting import Setting
 
 UNASKED: tuple[Effect, ...] = ("exact", "sampling")
-"""Effects that are tried without being allowed: results, or samples and their order, stay as they are."""
+"""Effects that are tried without the user's permission: results, or samples and their order, stay the same."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         allowed: effects that findings' candidates may have.
-        settings: to try, each once; `extra_knobs`: knobs of which some values are to be tried.
-        excluded: settings that are not tried; `excluded_knobs`: ids of knobs of which no value is.
+        settings: settings to try, each only once; `extra_knobs`: knobs of which some values are tried.
+        excluded: settings that are not tried; `excluded_knobs`: ids of knobs of which no value is tried.
     """
 
     allowed: frozenset[Effect] = frozenset(UNASKED)
@@ -38,10 +38,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 def parse(
     *, allow: Sequence[str] = (), extra: Sequence[str] = (), exclude: Sequence[str] = (), values: Sequence[str] = ()
 ) -> Asked:
-    """Parse the options as they stand on the command line.
+    """Parse the options of the command line.
 
     Raises:
-        UsageError: an effect, knob or value that does not exist, one that dynotune never sets, or words that
+        UsageError: an effect, knob or value that does not exist, a knob that dynotune never sets, or options that
             contradict each other.
     """
     allowed = frozenset([*UNASKED, *map(_effect, allow)])
@@ -57,12 +57,12 @@ def parse(
     for setting in filter(found.leaves_out, found.settings):
         both.append(setting.knob if setting.knob in found.excluded_knobs else str(setting))
     if both:
-        raise UsageError(f"{both[0]} is to be tried and to be left out.", hint="Leave one of them out.")
+        raise UsageError(f"{both[0]} is to be tried and to be left out.", hint="Remove one of the two options.")
     return found
 
 
 def first_values(asked: Asked, settings: Sequence[Setting]) -> list[Setting]:
-    """Return the baseline's value of each placeholder that `settings` leave open: the first, else UsageError."""
+    """Return the first value of each placeholder that `settings` leave open, for the baseline; else UsageError."""
     named: dict[str, list[Setting]] = {}
     for setting in asked.settings:
         if setting.knob.startswith("arg.") and all(one.knob != setting.knob for one in settings):

@@ -1,4 +1,4 @@
-"""How much of the time a setting can save at most, from the diagnosis: what a search is compared with afterwards."""
+"""Bound the share of the time that a setting can save, from the diagnosis, which the search is later compared with."""
 
 import math
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from dynotune.schema.study import Candidate, Study
 from dynotune.search.values import Present
 
 OF_TIME: tuple[Objective, ...] = ("throughput",)
-"""Objectives that the share of a step bounds; the power that a device draws while it waits, no share tells."""
+"""Objectives that the share of a step bounds. It does not bound the power that a device draws while it waits."""
 RUNS_DIFFER = 0.05
-"""By which one run may be faster than another for no reason: a ceiling and the plain run are one each."""
+"""Relative difference of two equal runs: a ceiling and the plain run are a single run each."""
 _ONLY_LOADING = (
     "loader.prefetch_factor",
     "loader.persistent_workers",
@@ -24,12 +24,12 @@ _ONLY_LOADING = (
     "loader.worker_threads",
     "decode.backend",
 )
-"""They change when batches are ready, and nothing that is done with them."""
+"""Settings that change when batches are ready, but not the work for them."""
 _OF_MAKING = ("collate-heavy", "decode-bound")
-"""Their shares are of what makes batches expensive, which no setting changes."""
+"""Findings whose shares are the cost of making batches, which no setting changes."""
 
 _DOES_MORE = (("precision.autocast", "fp32-matmul-no-tf32"),)
-"""The finding's share is what TF32 spares; half types spare more of the products, and of all other kernels."""
+"""The finding's share is the saving of TF32; half types save more of the products, and of all other kernels."""
 
 NOT_OF_TIME = Unknown("a share of a step's time does not bound it")
 
@@ -37,11 +37,11 @@ NOT_OF_TIME = Unknown("a share of a step's time does not bound it")
 def bound(
     setting: Setting, why: Sequence[Finding], diagnosis: Diagnosis, present: Present, objective: Objective
 ) -> tuple[float | Unknown, str]:
-    """Return the largest share of the baseline's time that the setting can save, and what says so.
+    """Return the largest share of the baseline's time that the setting can save, and the source of this bound.
 
-    The shares of the findings that name it, together, if all are known; of a setting that only makes batches ready
-    sooner, no more than the step waits for them, nor than a step that is given one batch again and again is shorter;
-    and so many workers make batches no faster than as many times one.
+    If all shares of the findings that name the setting are known, their sum is a bound. A setting that only makes
+    batches ready sooner saves at most the step's wait for batches, and at most the gain of steps that get one batch
+    again and again; and n workers make batches at most n times as fast as a single worker.
     """
     if objective not in OF_TIME:
         return NOT_OF_TIME, ""
@@ -67,15 +67,15 @@ def bound(
 
 
 def _of_loading(setting: Setting, diagnosis: Diagnosis, present: Present) -> list[tuple[float, str]]:
-    """Return what bounds a setting that can do no more than have batches ready; nothing for any other.
+    """Return the bounds of a setting that can only make batches ready sooner; empty for any other setting.
 
-    Without workers, what the step waits for is all that one of them would do; with some, they are what it waits for.
-    What the process made beside the device's work is not in the wait: then the bound is higher than need be.
+    Without workers, the step's wait is all of the work that a worker would do; with workers, it is the wait for them.
+    The wait excludes batches that the process made beside the device's work: then the bound is higher than necessary.
     """
     now, num, shares = present.get("loader.num_workers"), setting.value, diagnosis.shares
     limits: list[tuple[float, str]] = []
     if setting.knob == "loader.num_workers":
-        # Fewer workers also give cores back to the step.
+        # Fewer workers also free cores for the step.
         if not isinstance(now, int) or not isinstance(num, int) or num <= now:
             return []
         if isinstance(shares, Shares):
@@ -88,24 +88,24 @@ def _of_loading(setting: Setting, diagnosis: Diagnosis, present: Present) -> lis
         ratio = step_s["step"] / step_s["both"] if step_s.get("both") and step_s.get("step") else math.inf
         # A part cannot take longer than the whole: then something else disturbed one of the two runs.
         if ratio <= 1 + RUNS_DIFFER:
-            limits.insert(0, (min(1.0, 1.0 - ratio + RUNS_DIFFER), "a step that is given one batch again and again"))
+            limits.insert(0, (min(1.0, 1.0 - ratio + RUNS_DIFFER), "a step that gets the same batch each time"))
     if isinstance(shares, Shares):
         limits.insert(0, (shares.input, "the wait for the loader"))
     return limits
 
 
 def bound_log(candidate: Candidate) -> float:
-    """Return the most that a candidate can gain, as the logarithm of a ratio; infinite if nothing bounds it."""
+    """Return the most that a candidate can gain, as the logarithm of a ratio; infinite without a bound."""
     if isinstance(candidate.bound, Unknown) or candidate.bound >= 1:
         return math.inf
     return -math.log1p(-max(0.0, candidate.bound))
 
 
 def worth_trying(study: Study) -> list[Candidate]:
-    """Return the candidates that may gain more than the margin, or that the user asked for, in predicted order.
+    """Return the candidates that may gain more than the margin or that the user asked for, in predicted order.
 
-    The user's own come first, then what a finding names: nothing is known of the rest. The first of several counts of
-    workers that are bounded alike is the one that keeps up with the step that all other settings leave.
+    The user's own candidates come first, then those that a finding names, then the rest. If several numbers of workers
+    have the same bound, the first of them is the one that keeps up with the step that all other settings leave.
     """
     may_gain = [one for one in study.candidates if one.by_user or bound_log(one) > math.log1p(study.margin)]
     enough = _enough_workers(may_gain)
@@ -113,10 +113,10 @@ def worth_trying(study: Study) -> list[Candidate]:
 
 
 def _enough_workers(candidates: Sequence[Candidate]) -> Setting | None:
-    """Return the fewest workers that keep up with a step from which the other settings take all that they may.
+    """Return the fewest workers that keep up with the step after all other settings save their bounds.
 
-    The fewest that are bounded like the best keep up with the step as it is. A loader without enough for the faster
-    step would hide what the others gain. None if no count, or only one, is among the candidates.
+    The fewest workers with the best bound keep up with the step as it is. A loader too slow for the faster step would
+    hide the gain of the other settings. None if the candidates have fewer than two such numbers.
     """
     workers = [one for one in candidates if one.setting.knob == "loader.num_workers" and one.setting.value]
     most = max(map(bound_log, workers), default=0.0)

@@ -1,4 +1,4 @@
-"""Which settings are worth a try on this program and this machine, and why others are not offered."""
+"""Choose the settings worth trying on this program and this machine, and give reasons for the others."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,15 +30,15 @@ KINDS: dict[Objective, tuple[Kind, ...]] = {
     "time-to-first-step": ("start",),
     "memory": ("memory",),
 }
-"""Findings whose candidates can serve an objective."""
+"""Kinds of findings whose candidates can serve an objective."""
 MUCH_HOST = 0.25
-"""Of a step: where the device waits so long for the host, graphs that are replayed spare more than fused kernels do."""
+"""Share of a step: if the device waits this long for the host, replayed graphs save more than fused kernels."""
 _LEFT_OUT = "left out by --exclude"
 _NO_WORKERS = "it needs loading processes, and the loader has none; --try loader.num_workers tries some"
 _NOT_ALLOWED: dict[Effect, str] = {
     "numerics": "it may change results in their last digits; --allow numerics tries it",
     "semantics": "it may change what the program does; --allow semantics tries it",
-    "system": "it is of the system, which only an administrator changes",
+    "system": "it is a setting of the system, which only an administrator changes",
 }
 _ABOUT: dict[Kind, str] = {
     "speed": "the speed of steps",
@@ -52,13 +52,13 @@ _OUTSIDE_OF_GRAPHS = ("loader.", "transfer.")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Machine that candidates have to fit.
+    """The machine that candidates have to fit.
 
     Args:
-        env: what the command inherits; `present`: what the program has already.
-        num_ranks: processes of this machine that make steps.
-        compiles: the program uses torch.compile; so whatever changes its graphs is compiled anew, once an arm.
-        refused: of a setting, why it cannot be applied here; "" where it can.
+        env: variables that the command inherits; `present`: values that the program already has.
+        num_ranks: number of processes on this machine that make steps.
+        compiles: whether the program uses torch.compile; then each arm that changes its graphs compiles again.
+        refused: function that returns why a setting cannot be applied here; "" if it can.
     """
 
     facts: Facts
@@ -95,7 +95,7 @@ def offered(
 
 
 def refusal(run: RunSpec, facts: Facts) -> Callable[[Setting], str]:
-    """Say why no run could be launched with a setting beside those of `run`; "" if one can."""
+    """Return a function that explains why a setting cannot be launched besides those of `run`; "" if it can."""
 
     def refused(setting: Setting) -> str:
         try:
@@ -108,9 +108,9 @@ def refusal(run: RunSpec, facts: Facts) -> Callable[[Setting], str]:
 
 
 def _named_by_facts(observation: Observation, machine: Machine) -> list[Candidate]:
-    """Name compiling: several of its small costs make one large gain that no finding names.
+    """Suggest compiling, since its several small savings can make one large gain that no finding names.
 
-    Only where a model runs on a CUDA device, nothing is compiled, and much could be saved.
+    Only if a model runs on a CUDA device, nothing is compiled, and much could be saved.
     """
     seen = ObservationView(observation)
     if machine.present.get("compile.mode") != "off" or not seen.uses_cuda or machine.compiles:
@@ -142,14 +142,14 @@ def candidates(
     objective: Objective = "throughput",
     by_facts: Sequence[Candidate] = (),
 ) -> tuple[list[Candidate], list[NotOffered]]:
-    """List what findings, the user and facts (`by_facts`) name that is fit for this machine; largest bound first.
+    """List the candidates of findings, the user and facts (`by_facts`) that fit this machine, largest bound first.
 
     Raises:
-        UsageError: a knob is to be tried, and nothing says which values of it.
+        UsageError: the user wants a knob tried, but there is no suggestion for its values.
     """
 
     def made(setting: Setting, why: Iterable[str], bounded: tuple[float | Unknown, str]) -> Candidate:
-        # A program that compiles would compile anew for most arms.
+        # A program that compiles would compile again for most arms.
         can_switch = not machine.compiles or setting.knob.startswith(("compile.mode", *_OUTSIDE_OF_GRAPHS))
         return Candidate(
             setting=setting,
@@ -167,7 +167,7 @@ def candidates(
     several = [one for knob_id in asked.extra_knobs for one in _fit(knob_id, machine.present, machine)]
     for setting in [*asked.settings, *(one for one in several if not machine.refused(one))]:
         if asked.leaves_out(setting):
-            # A value that its knob's name alone brought; a finding may have named it before.
+            # Only the knob's name brought this value; a finding may have named the value before.
             refused.setdefault(setting, NotOffered(setting, _LEFT_OUT))
         elif has(setting, machine.present, machine.env):
             refused[setting] = NotOffered(setting, "the program has it already")
@@ -184,7 +184,7 @@ def candidates(
     for setting, why in offered.items():
         bounded = bound(setting, why, diagnosis, machine.present, objective)
         fact = of_facts.get(setting.knob)
-        # The bound that leaves more room: what is not known may be anything.
+        # Keep the larger bound: an unknown bound may be anything.
         if why and fact is not None and not isinstance(bounded[0], Unknown) and fact[0] > bounded[0]:
             bounded = fact
         one = made(setting, [one.id for one in why], bounded)
@@ -205,10 +205,10 @@ def candidates(
 
 
 def refuse_unfit(asked: Asked, machine: Machine) -> list[str]:
-    """Refuse what the user named and cannot be applied here, before anything runs; cautions about the rest.
+    """Refuse the user's settings that cannot be applied here, before anything runs; return cautions about the others.
 
     Raises:
-        DynotuneError: as `knobs.check_applies`, and UsageError where `machine.refused` gives a reason.
+        DynotuneError: as `knobs.check_applies`; UsageError with the reason that `machine.refused` gives.
     """
     for setting in asked.settings:
         knobs.check_applies(setting, machine.facts)
@@ -251,7 +251,7 @@ def _fit(knob_id: str, present: Present, machine: Machine) -> list[Setting]:
 
 
 def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objective: Objective) -> str:
-    """Say why a setting named for its effect on `kind` is not tried; first what the user can change; or empty."""
+    """Return why a setting named for its effect on `kind` is not tried, user-changeable reasons first; "" if it is."""
     effect = knobs.get(setting.knob).effect
     if asked.leaves_out(setting):
         return _LEFT_OUT
@@ -273,7 +273,7 @@ def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objec
 
 
 def _order(candidate: Candidate) -> tuple[float, str, float]:
-    """Put what nothing bounds first: it may be anything."""
+    """Sort candidates without a bound first, since their gain may be anything."""
     share = 1.0 if isinstance(candidate.bound, Unknown) else candidate.bound
     value = candidate.setting.value
     return -share, candidate.setting.knob, float(value) if isinstance(value, int | float) else 0.0

@@ -1,7 +1,7 @@
-"""Stage 4: what is left, against the baseline, on fresh pairs that played no part in any choice.
+"""Stage 4: compare the selected settings with the baseline on fresh pairs, which influenced no earlier choice.
 
-The pairs are judged as `compare` judges its own. How runs spread is known from more than these pairs: all earlier runs
-were of the same command. So that spread counts beside the pairs' own, and fewer pairs are enough.
+The pairs are judged as in `compare`. All earlier runs were of the same command, so their spread is used in addition to
+the pairs' own, and fewer pairs are enough.
 """
 
 import itertools
@@ -31,15 +31,15 @@ from dynotune.search.fit import Fit, value_of
 from dynotune.search.running import OutOfTime, Search, gave_nothing
 
 MOST_SEEN_DF = 4
-"""Of a spread that earlier runs showed: with more, runs that spread otherwise later would hardly count."""
+"""Most degrees of freedom from earlier runs: with more, later runs with another spread would hardly count."""
 NOISIER = 1.6
-"""Later runs may spread more than those seen, in variance: were they half as noisy, it still errs in less than 5%."""
+"""Factor of the variance, as later runs may spread more: even if earlier ones were half as noisy, errors stay < 5%."""
 ENOUGH_SEEN_DF = 4
-"""From so many on, pairs need not tell their own spread, and fewer are enough."""
+"""From this many degrees of freedom on, pairs need not show their own spread, and fewer are enough."""
 
 
 def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
-    """Judge fresh pairs, whose most is fixed before the first; None if the time left holds too few for any verdict."""
+    """Judge fresh pairs, whose maximum is fixed before the first; None if too few for any verdict fit in the time."""
     candidate = arm(settings)
     comparison = work.study.confirmed
     if comparison is None:
@@ -93,7 +93,7 @@ def _begun(work: Search, candidate: Arm) -> Comparison | None:
 
 
 def _as_planned(work: Search, comparison: Comparison) -> Comparison:
-    """Return it with what all runs have in common; the first measured run fixes that, and may be one of the pairs'."""
+    """Return the comparison with the planned window, which the first measured run fixes, perhaps a run of a pair."""
     study = work.study
     unit = "step" if study.unit.endswith("step") else "sample"
     return replace(comparison, unit=unit, step=study.step, run=study.run)
@@ -102,20 +102,20 @@ def _as_planned(work: Search, comparison: Comparison) -> Comparison:
 def _pair(work: Search, first: ArmName, candidate: Arm, lane: lanes.Lane, block: int) -> dict[ArmName, Trial]:
     in_turn: list[tuple[ArmName, Arm]] = [("baseline", BASELINE), ("candidate", candidate)]
     ordered = in_turn if first == "baseline" else in_turn[::-1]
-    # The pair counts for nothing if one run does, whatever the other says: that time is better spent on the next pair.
+    # The pair does not count if one of its runs does not: the next pair is a better use of the time.
     work.in_turn([one for _, one in ordered], "confirm", block, lane, repeats=0)
     ran = {trial.arm: trial for trial in work.trials("confirm") if trial.block == block}
     return {name: ran[one.key] for name, one in ordered if one.key in ran}
 
 
 def _with_pair(comparison: Comparison, ran: dict[ArmName, Trial]) -> Comparison:
-    """Return the comparison with the pair, or with why there is none, which its last run says."""
+    """Return the comparison with the pair added, or with the reason for a missing pair, from its last run."""
     (first, *_), trial, num_pairs, reason = ran, list(ran.values())[-1], len(comparison.pairs), ""
     if gave_nothing(trial):
         reason = f"A run of it failed: {trial.detail or trial.ended}."
     elif trial.void and trial.ended == "timeout" and num_pairs < TELLING_PAIRS:
-        # How long it took is why it is void, and that is what is measured.
-        reason = f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs cannot do without it."
+        # The run is void because of its duration, which is the very thing that is measured.
+        reason = f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs are left without it."
     if reason:
         return replace(comparison, verdict="undecided", reason=reason, num_pairs=num_pairs)
     if trial.void:

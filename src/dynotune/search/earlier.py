@@ -1,4 +1,4 @@
-"""What an earlier attempt of a study, or its diagnosis, left on disk."""
+"""Reuse runs of an earlier attempt of the study, or of its diagnosis, from disk."""
 
 import contextlib
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from dynotune.schema.run import Run
 from dynotune.schema.study import Trial
 
 DIAGNOSIS = "diagnosis"
-"""Folder below a study's, of the runs of its diagnoses."""
+"""Folder below a study's folder, for the runs of its diagnoses."""
 
 
 def pilots_on_disk(folder: Path, trials: Sequence[Trial]) -> dict[str, Outcome]:
@@ -35,7 +35,7 @@ def pilots_on_disk(folder: Path, trials: Sequence[Trial]) -> dict[str, Outcome]:
         starts_s = {process.pid: process.time_to_first_step_s for process in run.processes}
         first_s = starts_s.get(stepped[0].pid)
         if first_s is not None:
-            # The trial may count as begun sooner than it was.
+            # The trial may seem to have begun earlier than it did.
             slowest_s = max(one_s for one_s in starts_s.values() if one_s is not None)
             first_s -= max(0.0, slowest_s - (trial.time_to_first_step_s or slowest_s))
             found[trial.arm] = Outcome(
@@ -49,17 +49,17 @@ def pilots_on_disk(folder: Path, trials: Sequence[Trial]) -> dict[str, Outcome]:
 
 
 def plain_pilot(folder: Path, plain: Path, processes: Sequence[ProcessState] | Unknown, since_s: float) -> Trial | None:
-    """Return the diagnosis's plain run in place of the baseline's pilot; None if it lacks what a pilot would tell.
+    """Return the diagnosis's plain run as the baseline's pilot; None if it lacks something that a pilot has.
 
-    What torch compiles needs a pilot of its own: it fills the caches that the baseline's runs have. (Of Triton kernels
-    that a program wrote itself nothing is known: its first measured run then compiles them.) So does a command that is
-    over so soon that it had to run twice: the first says how long it is. The first run of all may read its files from a
-    cold disk, which none after it does: it counts as if it had begun as soon as the recorded one.
+    A program that compiles needs a pilot of its own, which fills the caches of the baseline's runs. (Triton kernels
+    that a program wrote itself are not known: its first measured run then compiles them.) So does a command that is so
+    short that it had to run twice: its first run gives its length. The very first run may read its files from a cold
+    disk, unlike all later runs: it counts as if it had begun as quickly as the recorded run.
 
     Args:
         plain: the run's folder, below the study's.
-        processes: what was seen in it.
-        since_s: of the monotonic clock, when the study would have begun without pauses.
+        processes: the processes observed in that run.
+        since_s: time on the monotonic clock at which the study would have begun without pauses.
     """
     if isinstance(processes, Unknown) or not all(isinstance(each.compilation, Unknown) for each in processes):
         return None

@@ -1,4 +1,4 @@
-"""What a run that gave no value says of its arm; or that it is the machine that failed."""
+"""Decide what a run without a value means: a failure of its arm, or a failure of the machine."""
 
 import contextlib
 import re
@@ -17,7 +17,7 @@ from dynotune.schema.run import Run
 from dynotune.schema.study import Ended
 
 NUM_LINES = 200
-"""Of what was printed: behind the line that says it, torchrun and the interpreter's end print theirs."""
+"""Last lines of the output to search: torchrun and the interpreter print their own lines after the reason."""
 _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|(CUDA|HIP|CUDNN|NCCL)\b.{0,40}out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
     r"|cudaErrorMemoryAllocation|can't allocate memory|Cannot allocate memory|^MemoryError\b|std::bad_alloc"
@@ -35,12 +35,12 @@ _KILL = 9
 def answer(
     error: DynotuneError, folder: Path, kills_before: int | Unknown, facts: Facts, env: Mapping[str, str]
 ) -> tuple[Ended, str]:
-    """Say why an arm gave no value, and the line that says it best.
+    """Return why an arm gave no value, and the most telling line of its output.
 
-    `kills_before`: by the kernel, for memory, when the run began; `facts`: of the machine then.
+    `kills_before`: the kernel's kills for lack of memory before the run; `facts`: of the machine at that time.
 
     Raises:
-        CannotRunHere: it is not the arm's: no room on the disk, the GPU is gone.
+        CannotRunHere: the machine failed, not the arm: the disk is full, the GPU is gone.
     """
     if not has_room(folder):
         raise error
@@ -73,12 +73,12 @@ def rejection(outcome: Outcome) -> str:
 
 
 def _refuse_lost_gpu(lines: Sequence[str], num_gpus: object, env: Mapping[str, str]) -> None:
-    """Refuse to go on if a GPU is gone: that fails every arm, and says nothing of any."""
+    """Raise if a GPU is gone, because every arm then fails and none is to blame."""
     if not num_gpus or isinstance(num_gpus, Unknown):
         return
     said = next((line for line in reversed(lines) if _GPU_LOST.search(line)), "")
     if said or probe.nvml.facts(env).get("gpu.count") != num_gpus:
         raise CannotRunHere(
             f"A GPU was lost while the command ran: {said.strip() or 'the driver does not list it any more'}.",
-            hint="Look at dmesg and nvidia-smi; what was measured so far is kept.",
+            hint="Look at dmesg and nvidia-smi; all measurements so far are kept.",
         )

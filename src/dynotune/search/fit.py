@@ -1,9 +1,9 @@
-"""Arms against each other, from runs in blocks: the logarithm of a value is that of its block plus that of its arm.
+"""Fit arms to runs in blocks: the logarithm of a value is the block's level plus the arm's.
 
-A block's level is estimated from all its runs, not from the baseline's alone, so one stalled run of the baseline does
-not lift all others. One spread is estimated for all arms, widened for an arm whose own runs spread more: two or three
-runs alone give none. Runs far from what their arm and block explain weigh less, as under Student's t: with stalls and
-heavy tails a mean of a few runs finds half of what this finds. A comparison weighs all runs.
+A block's level is estimated from all its runs, not only from the baseline's, so one stalled run of the baseline does
+not make all other arms look fast. All arms share one estimate of the spread, since two or three runs alone give none;
+it is widened for an arm whose own runs spread more. Runs far from the fit weigh less, as under Student's t: with stalls
+and heavy tails, the mean of a few runs finds only half as many gains. A comparison weighs all runs equally.
 """
 
 import math
@@ -19,11 +19,11 @@ from dynotune.schema.study import Trial
 Array = npt.NDArray[np.float64]
 
 CONFIDENCE = 0.95
-# Student's t with so many degrees of freedom, for the runs' noise.
+# Degrees of freedom of Student's t for the runs' noise.
 TAILS = 4.0
-# Of runs that are normal after all, weighing makes the spread look smaller than it is.
+# If runs are normal after all, weighting makes the spread look smaller than it is, by this factor.
 WIDENED = 1.18
-# An arm's own spread counts against that of all as if so many runs stood behind the latter.
+# In an arm's own spread, the spread of all arms counts as this many runs.
 PRIOR_RUNS = 3
 _ROUNDS = 8
 _NO_RANK = 1e-9
@@ -34,9 +34,9 @@ class Gain(NamedTuple):
     """Gain of one arm over another, as ln(value of the other / value of the arm): above 0, the arm is better.
 
     Args:
-        se: its standard error; infinite where nothing is left to estimate the noise from.
-        df: degrees of freedom behind `se`.
-        num_blocks: that hold the arm which is in fewer of them.
+        se: standard error of the gain; infinite if there are too few runs to estimate the noise.
+        df: degrees of freedom of `se`.
+        num_blocks: number of blocks with the arm that is in fewer of them.
     """
 
     log: float
@@ -45,7 +45,7 @@ class Gain(NamedTuple):
     num_blocks: int
 
     def upper(self, error: float) -> float:
-        """Return what it exceeds with probability `error`, one-sided."""
+        """Return the value that the gain exceeds with probability `error`, one-sided."""
         return self.log + self._quantile(error)
 
     @property
@@ -76,7 +76,7 @@ class Gain(NamedTuple):
 
 
 class Fit:
-    """Weighted least squares over runs in blocks; trials that gave no value, and void ones, are passed over."""
+    """Weighted least squares over runs in blocks; trials without a value and void trials are ignored."""
 
     def __init__(self, trials: Iterable[Trial]) -> None:
         runs = [(trial.arm, (trial.phase, trial.block), math.log(value_of(trial))) for trial in trials if counts(trial)]
@@ -89,13 +89,13 @@ class Fit:
         self._solve(design, in_block, logs)
 
     def _solve(self, design: Array, in_block: Array, logs: Array) -> None:
-        """Find weights and spread in turn."""
+        """Alternate between estimating the weights and estimating the spread."""
         weights = np.ones(len(logs))
         variance = math.nan
         for _ in range(_ROUNDS):
             share = in_block * weights[:, None]
             size = np.maximum(share.sum(axis=0), _NO_RANK)[:, None]
-            # What the blocks explain is taken out of both sides; what is left is arms within blocks.
+            # Remove the blocks' levels from both sides; the arms' levels within blocks are left.
             x = design - in_block @ (share.T @ design / size)
             y = logs - (in_block @ (share.T @ logs[:, None] / size))[:, 0]
             values, vectors = np.linalg.eigh((x.T * weights) @ x)
@@ -114,7 +114,7 @@ class Fit:
         self._num_runs = design.sum(axis=0)
 
     def of_a_pair(self, *keys: str) -> Spread | None:
-        """Return the spread of two runs' log ratio in one block; these arms' spread, if more. None of too few runs."""
+        """Return the spread of two runs' log ratio in one block, at least these arms' own; None if runs are too few."""
         if self.df < 1:
             return None
         spread = self._spread(*(self._arms[key] for key in keys))
@@ -124,7 +124,7 @@ class Fit:
         return self._in_blocks.get(arm, 0)
 
     def gain(self, arm: str, against: str = "") -> Gain | None:
-        """Return the gain; None if no chain of blocks connects the two."""
+        """Return the gain; None if no chain of blocks connects the two arms."""
         if arm not in self._arms or against not in self._arms:
             return None
         contrast = np.zeros(len(self._arms))
@@ -137,7 +137,7 @@ class Fit:
         return Gain(float(contrast @ self._logs), se, self.df, min(self._in_blocks[arm], self._in_blocks[against]))
 
     def _spread(self, *arms: int) -> float:
-        """Return a run's spread: that of all, or more if the runs of these arms spread more."""
+        """Return a run's spread: that of all arms, or more if the runs of these arms spread more."""
         if not arms:
             return WIDENED * math.sqrt(self._variance)
         own = [(PRIOR_RUNS * self._variance + self._own[arm]) / (PRIOR_RUNS + self._num_runs[arm]) for arm in arms]
@@ -145,14 +145,14 @@ class Fit:
 
 
 def _indicators(at: list[int], num: int) -> Array:
-    """Return one row per run, with a one in the column it belongs to."""
+    """Return one row per run, with a one in the run's column."""
     found = np.zeros((len(at), num))
     found[np.arange(len(at)), at] = 1.0
     return found
 
 
 def counts(trial: Trial) -> bool:
-    """Tell whether it was measured, and nothing from outside disturbed it."""
+    """Tell whether the trial was measured without disturbance from outside."""
     return trial.ended == "measured" and not trial.void and trial.value is not None and trial.block > 0
 
 
@@ -162,7 +162,7 @@ def value_of(trial: Trial) -> float:
 
 
 def holm(ps: list[float]) -> list[float]:
-    """Return the one-sided p of each hypothesis, corrected for there being several. Source: Holm 1979."""
+    """Return the one-sided p of each hypothesis after Holm's correction for several hypotheses. Source: Holm 1979."""
     order = sorted(range(len(ps)), key=lambda index: ps[index])
     corrected, highest = [0.0] * len(ps), 0.0
     for rank, index in enumerate(order):

@@ -1,4 +1,4 @@
-"""Losses or outputs of each set of settings that may change rounding, compared with the baseline's once."""
+"""Compare losses or outputs of each set of settings that may change rounding with the baseline's, once per set."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ from dynotune.search.bench import Arm, arm
 
 
 class Guards:
-    """Results known so far; `known`: from earlier attempts. The baseline's runs serve all arms."""
+    """Results so far; `known`: those of earlier attempts. The baseline's runs serve all arms."""
 
     def __init__(self, run: RunSpec, folder: Path, facts: Facts, known: Sequence[Guarded]) -> None:
         self._run, self._folder, self._facts = run, folder, facts
         self.own: guard.Own | Unknown | None = None
-        """Of the baseline, once this attempt has run it, or tried to."""
+        """Results of the baseline, once this attempt has run it or tried to."""
         self._found: dict[str, Guarded | Unknown] = {one.arm: one for one in known}
 
     def of(self, one: Arm, limit_s: float) -> Guarded | Unknown | None:
-        """Return None if nothing in the arm changes rounding; `limit_s`: for each run.
+        """Compare the arm's results; None if none of its settings changes rounding. `limit_s`: seconds for each run.
 
         Raises:
-            CannotRunHere: no room on the disk.
+            CannotRunHere: the disk is full.
         """
         chosen = arm(guarded(one.settings))
         if not self.is_known(one):
@@ -36,11 +36,11 @@ class Guards:
 
     @property
     def told(self) -> list[Guarded]:
-        """Return what is known, in the order in which it was learned."""
+        """Return the known results, in the order in which they became known."""
         return [one for one in self._found.values() if isinstance(one, Guarded)]
 
     def seen(self, one: Arm, event: dict[str, Any]) -> None:
-        """Keep what calls within a running program say, if results are right; else runs of their own decide."""
+        """Keep the comparison of calls within a running program if results are right; else separate runs decide."""
         if self.is_known(one):
             return
         chosen = arm(guarded(one.settings))
@@ -49,12 +49,12 @@ class Guards:
             self._found[chosen.key] = found
 
     def is_known(self, one: Arm) -> bool:
-        """Tell whether asking costs no run."""
+        """Tell whether the answer needs no run."""
         chosen = arm(guarded(one.settings))
         return not chosen.settings or self._known(chosen) is not None
 
     def _known(self, chosen: Arm) -> Guarded | Unknown | None:
-        """Return what is known of these settings, or of more: what leaves results right does so with fewer settings."""
+        """Return the known result of these settings, or of more settings that leave results right: fewer then do."""
         if not chosen.settings or chosen.key in self._found:
             return self._found.get(chosen.key)
         ids = set(map(str, chosen.settings))

@@ -1,4 +1,4 @@
-"""What became of each candidate, and of the whole, in sentences with figures."""
+"""Describe the outcome of each candidate, and of the whole study, in sentences with figures."""
 
 import itertools
 import math
@@ -14,11 +14,11 @@ from dynotune.search.running import Search, gave_nothing, outcome_of_failure
 from dynotune.search.switch import proved_within, switched
 
 LATE = "the time was too short to decide it"
-# Of a gain worth having, to say how many pairs the noise asks for.
+# A gain worth having, for the number of pairs that the noise requires.
 WORTH_HAVING = 1.05
-# Of the runs; beyond, the verdict is that the machine was not quiet.
+# Share of the runs; above it, the verdict is that the machine was not quiet.
 MOST_VOID = 0.5
-_POWER_Z = 0.8416  # of 80%
+_POWER_Z = 0.8416  # for a power of 80%
 _BROKEN: tuple[OutcomeKind, ...] = ("failed", "out-of-memory", "rejected", "wrong-results")
 
 
@@ -44,7 +44,7 @@ def conclude(work: Search) -> None:
 
 
 def _within(work: Search) -> Comparison | None:
-    """Return what blocks within one process proved, or said last, where fresh runs decided nothing and the arm runs."""
+    """Return a proof from blocks within one process, or their last result, if fresh runs decided nothing."""
     study = work.study
     if study.confirmed is not None and study.confirmed.verdict not in (None, "undecided"):
         return None
@@ -55,7 +55,7 @@ def _within(work: Search) -> Comparison | None:
 
 
 def pairs_needed(sd: float) -> int:
-    """Return how many pairs find a gain worth having four times in five; `sd`: of the logarithm of a run's value."""
+    """Return how many pairs detect a gain worth having in 80% of cases; `sd`: of the logarithm of a run's value."""
     from scipy.special import ndtri
 
     z = float(-ndtri((1 - CONFIDENCE) / 2)) + _POWER_Z
@@ -65,7 +65,7 @@ def pairs_needed(sd: float) -> int:
 def _noise(trials: list[Trial]) -> tuple[float | None, float | None]:
     """Return the standard deviation of the logarithm of a run's value, from the baseline's runs.
 
-    And the same without slow drift, which pairs cancel: from one run to its next. None of too few.
+    The second value excludes slow drift, which pairs cancel: from one run to the next. None for too few runs.
     """
     logs = [math.log(value_of(trial)) for trial in trials if trial.arm == "" and counts(trial)]
     df = len(logs) - 1
@@ -77,7 +77,7 @@ def _noise(trials: list[Trial]) -> tuple[float | None, float | None]:
     return sd, between if df > 1 else None
 
 
-# The whole
+# The whole study
 
 
 def _verdict(study: Study, spread: float | None) -> str:
@@ -120,14 +120,14 @@ def _verdict(study: Study, spread: float | None) -> str:
 
 
 def _broken(study: Study, selected: list[Setting]) -> str:
-    """Return why what was to be confirmed, or a setting of it, gave no measurement; else empty."""
+    """Return why the settings to be confirmed, or one of them, gave no measurement; else ""."""
     keys = [arm(selected).key, *map(str, selected)]
     found = next((trial for trial in study.trials if trial.arm in keys and gave_nothing(trial)), None)
     return _lower(outcome_of_failure(found).reason.rstrip(".")) if found is not None else ""
 
 
 def _disturbed(study: Study) -> str:
-    """Return how many runs do not count, if most do not; else empty."""
+    """Return how many runs do not count, if most do not; else ""."""
     timed = [trial for trial in study.trials if trial.ended == "measured" and trial.block > 0]
     num_void = sum(bool(trial.void) for trial in timed)
     if num_void <= MOST_VOID * len(timed):
@@ -181,37 +181,37 @@ def _proof(study: Study, one: Candidate) -> str:
 
 
 def _left_out(study: Study, one: Candidate) -> CandidateOutcome | None:
-    """Return what the rounds say of a setting that did not stay; None if none left it out."""
+    """Return the outcome of a setting that a round left out; None if no round did."""
     worth = _worth(study, one)
     if worth is None:
         return None
     adds = f"{_with_it(study, one, worth)} is {words.gained(study, worth)}"
     single, high = _single(study, one.id), worth.ci[1] if worth.ci is not None else math.inf
     if high < 1:
-        return CandidateOutcome("slower", f"It costs beside the others: {adds}.")
+        return CandidateOutcome("slower", f"It costs time together with the others: {adds}.")
     if single is not None and single.ci is not None and single.ci[0] > 1:
         alone = words.size(study, single.speedup)
-        return CandidateOutcome("not-needed", f"It helps alone ({alone}), but not beside the others: {adds}.")
+        return CandidateOutcome("not-needed", f"It helps alone ({alone}), but not together with the others: {adds}.")
     if high <= 1 + study.margin:
-        return CandidateOutcome("no-effect", f"It adds nothing that shows: {adds}.")
+        return CandidateOutcome("no-effect", f"It adds nothing measurable: {adds}.")
     if worth.speedup <= 1 + study.margin and study.selected:
         return CandidateOutcome("not-needed", f"The others are as fast without it: {adds}.")
     return CandidateOutcome("unproved", f"What it adds was not proved: {adds}.")
 
 
 def _other_value(study: Study, one: Candidate) -> CandidateOutcome | None:
-    """Return what became of a value that stood in for another value of its knob; None if it did not."""
+    """Return the outcome of a value that replaced another value of its knob; None if it did not."""
     stood_in = any(one.id in found.values for found in study.rounds)
     chosen = next((each for each in study.selected or [] if each.knob == one.setting.knob), one.setting)
     if chosen != one.setting and (stood_in or any(one.setting in found.whole for found in study.rounds)):
-        return CandidateOutcome("not-needed", f"{chosen} was faster beside the others.")
+        return CandidateOutcome("not-needed", f"{chosen} was faster together with the others.")
     if not stood_in:
         return None
-    return CandidateOutcome("no-effect", "No value of this knob was worth its place beside the others.")
+    return CandidateOutcome("no-effect", "No value of this knob was useful together with the others.")
 
 
 def _worth(study: Study, one: Candidate) -> Estimate | None:
-    """Return the last estimate of the whole with a setting over the whole without it."""
+    """Return the last estimate of all settings against all settings without this one."""
     found = (
         each for each in reversed(study.estimates) if each.phase == "prune" and (each.against or " " not in each.arm)
     )
@@ -219,7 +219,7 @@ def _worth(study: Study, one: Candidate) -> Estimate | None:
 
 
 def _with_it(study: Study, one: Candidate, worth: Estimate) -> str:
-    """Return the subject of a sentence on what the whole is with a setting, and with what was left out beside it."""
+    """Return the subject of a sentence about the gain of a setting, with settings that were left out with it."""
     needing = [other.id for other in study.candidates if one.id in other.needs]
     gone = [id_ for id_ in needing if _holds(worth.arm, id_) and not _holds(worth.against, id_)]
     if not gone:
@@ -256,7 +256,7 @@ def _unconfirmed(study: Study, confirmed: Comparison) -> CandidateOutcome:
     return CandidateOutcome(kind, seen.rstrip(".") + ".")
 
 
-# Words
+# Wording
 
 
 def _seen(study: Study, confirmed: Comparison) -> str:

@@ -1,13 +1,13 @@
-"""Stage 3: from the bundle of all candidates to the settings that it needs, by backward elimination in fresh runs.
+"""Stage 3: reduce the bundle of all candidates to the settings that it needs, by backward elimination in fresh runs.
 
 The bundle runs against the baseline, and against itself without each of its settings, in blocks of random order. One
-Holm test at 5% over a number of blocks that is fixed before the first run says which settings earn their place. Two
-settings that spare the same work miss neither alone: if the bundle is faster than the settings that stayed, the others
-come back one at a time, each at its share of another 5%. If the bundle does not win, it goes on without what costs
-most; if that does not win either, each setting runs alone.
+Holm test at 5%, over a number of blocks that is fixed before the first run, decides which settings stay. If two
+settings save the same work, the bundle is as fast without either one: if it is faster than the settings that stayed,
+the others are added back one at a time, each at its share of another 5%. If the bundle does not win, it goes on without
+the costliest setting; if that does not win either, each setting runs alone.
 
-If the time does not hold a block of all these arms, the settings that promise most are not left out: the whole is
-proved then, and they are part of it.
+If there is no time for a block of all these arms, the most promising settings are not left out: they are then proved
+only as part of the whole.
 """
 
 import math
@@ -26,17 +26,17 @@ from dynotune.search.switch import fresh_fits, fresh_s, proved_within, switched
 
 FEWEST_BLOCKS, MOST_BLOCKS = 2, 6
 CONFIRMING_PAIRS = 2 * MIN_PAIRS
-"""That the blocks leave time for."""
+"""Pairs of the confirmation, for which the blocks leave time."""
 
 
 def prune(work: Search) -> list[Setting]:
-    """Return the settings that are worth confirming; none if nothing is."""
+    """Return the settings that are worth confirming; empty if there are none."""
     proved = proved_within(work.study)
     if not work.study.rounds and not fresh_fits(work):
         if proved is not None:
             return _as_launched(work, proved.candidate_settings)
         if work.alive():
-            # None is begun that could not be brought to an end.
+            # No round is begun that could not be finished.
             needed_s, run_s = work.study.budget_s - work.bench.left_s() + fresh_s(work), work.bench.run_s(BASELINE)
             needed = f"a proof by fresh runs needs a --budget of {needed_s:.0f} s at least"
             work.warn(f"A run takes about {run_s:.0f} s: {needed}.")
@@ -52,7 +52,7 @@ def prune(work: Search) -> list[Setting]:
             return []
         first = _planned(work, whole)
         if first is None:
-            # Its confirmation asks all that there is time to ask.
+            # The confirmation answers all that the time left can answer.
             return whole
         work.update(rounds=[first])
         names = words.names(whole)
@@ -64,12 +64,12 @@ def prune(work: Search) -> list[Setting]:
 
 
 def _as_launched(work: Search, settings: list[Setting]) -> list[Setting]:
-    """Return what is proved within one process, having seen whether it runs from the start and leaves results right."""
+    """Return the settings proved within one process, after checking that they start and leave results right."""
     one = arm(settings)
     try:
         work.check(one)
     except OutOfTime:
-        work.warn(f"Whether results stay right with {one.key} was not looked at: there was no time.")
+        work.warn(f"Whether results stay right with {one.key} was not checked: there was no time.")
     try:
         work.pilot(one)
     except OutOfTime:
@@ -81,7 +81,7 @@ def _as_launched(work: Search, settings: list[Setting]) -> list[Setting]:
 
 
 def _bundle(work: Search, ordered: Sequence[Candidate]) -> list[Setting]:
-    """Return the first value of each knob in order, or the one that was fastest in the live run."""
+    """Return the first value of each knob in order, or the value that was fastest in the live run."""
     alone_there = switched(work.study)
     by_knob: dict[str, list[Candidate]] = {}
     for one in ordered:
@@ -105,7 +105,7 @@ def _right(work: Search, settings: list[Setting]) -> list[Setting]:
 def _built_anew(
     work: Search, ordered: list[Candidate], failure: Callable[[Arm], Trial | None], *, beside: bool = False
 ) -> list[Setting]:
-    """Return the settings that did not fail when added one at a time; `beside`: say beside which one failed."""
+    """Add settings one at a time and return those that did not fail; `beside`: name the others when one failed."""
     kept = list[Setting]()
     for one in needed_first(ordered):
         larger = complete([*kept, one.setting], work.study.candidates)
@@ -126,11 +126,11 @@ def _built_anew(
 
 
 def _planned(work: Search, whole: list[Setting]) -> Round | None:
-    """Return the first round; None if the time holds no run that leaves a setting out, or there is but one to try."""
+    """Return the first round; None if there is no time for a run that leaves a setting out, or only one setting."""
     ordered = in_predicted_order(work)
     knobs = {setting.knob for setting in whole}
     values = [one.setting for one in ordered if one.setting not in whole and one.setting.knob in knobs]
-    # What promises most is left out last: it most likely earns its place.
+    # The most promising setting is left out last: it most likely stays.
     tested = whole[::-1] if len(whole) > 1 else []
     num_blocks = MOST_BLOCKS
     while tested or values:
@@ -153,7 +153,7 @@ def _planned(work: Search, whole: list[Setting]) -> Round | None:
 
 
 def _affordable_blocks(work: Search, arms: Sequence[Arm], num_later: int = 0) -> int:
-    """Return the blocks of these arms that leave time to confirm, and for so many more runs."""
+    """Return how many blocks of these arms leave time for the confirmation and for `num_later` further runs."""
     longest_s = max(work.bench.run_s(one) for one in arms)
     pair_s = work.bench.run_s(BASELINE) + longest_s
     left_s = work.bench.left_s() - CONFIRMING_PAIRS * pair_s - num_later * longest_s
@@ -167,7 +167,7 @@ def _affordable_blocks(work: Search, arms: Sequence[Arm], num_later: int = 0) ->
 
 
 def _run(work: Search, round_: Round) -> None:
-    """Run what is not done yet of the round; it ends early if the bundle shows no gain."""
+    """Run what is left of the round; it ends early if the bundle shows no gain."""
     whole = arm(round_.whole)
     arms = [BASELINE, whole, *map(arm, [*round_.arms.values(), *round_.values.values()])]
     first, last = round_.first_block, round_.first_block + round_.num_blocks
@@ -183,7 +183,7 @@ def _next_block(work: Search) -> int:
 
 
 def _compared(work: Search, larger: Arm, smaller: Arm, label: str) -> Gain | None:
-    """Return the gain of one arm over another, from more blocks if need be; None if the time does not hold them."""
+    """Return the gain of one arm over another, from more blocks if necessary; None if there is no time for them."""
     found = Fit(work.trials("prune")).gain(larger.key, smaller.key)
     if found is not None and found.num_blocks >= FEWEST_BLOCKS:
         return found
@@ -208,14 +208,14 @@ def _compared(work: Search, larger: Arm, smaller: Arm, label: str) -> Gain | Non
 def _pruned(work: Search, round_: Round) -> list[Setting]:
     fit = Fit(work.trials("prune"))
     whole = _best_values(round_, fit)
-    # The arm with and the arm without each setting, by its id; a better value stands for its knob.
+    # By setting, the arm with it and the arm without it; a better value represents its knob.
     ran, changed = arm(round_.whole), {one.knob for one in whole if one not in round_.whole}
     tests = {id_: (arm(whole) if _knob(id_) in changed else ran, arm(rest)) for id_, rest in round_.arms.items()}
     gains = {id_: gain for id_, (of, rest) in tests.items() if (gain := fit.gain(of.key, rest.key)) is not None}
     worst = min(gains, key=lambda id_: gains[id_].log, default="")
     log_of = {_knob(id_): gain.log for id_, gain in gains.items()}
     if worst and gains[worst].df > 0 and gains[worst].upper(PART_ERROR / len(gains)) < 0:
-        # Others may only cost beside this one.
+        # Other settings may be slow only together with this one.
         gain = gains[worst]
         size, between = words.size(work.study, gain.speedup), words.interval(work.study, gain.ci)
         reason = f"With it the whole is {size} ({between}, {gain.num_blocks} blocks)."
@@ -226,7 +226,7 @@ def _pruned(work: Search, round_: Round) -> list[Setting]:
         work.estimate([estimate_of(arm(whole).key, "", "prune", wins)])
     if wins is None or wins.p > PART_ERROR:
         rest = whole if len(whole) > 1 else []
-        # Values of the bundle's knobs that no run has tried: where one costs, another need not.
+        # Untried values of the bundle's knobs: another value need not be as slow.
         knobs = {setting.knob for setting in round_.whole}
         tried = {*round_.whole, *(setting for settings in round_.values.values() for setting in settings)}
         untried = [one.setting for one in in_predicted_order(work) if one.setting not in tried]
@@ -241,7 +241,7 @@ def _pruned(work: Search, round_: Round) -> list[Setting]:
 
 
 def _corrected(work: Search, gains: dict[str, Gain], arms: dict[str, tuple[Arm, Arm]]) -> dict[str, float]:
-    """Write the estimates down, of the first arm over the second; return the p of each, by one Holm test."""
+    """Record the estimates of the first arm over the second; return the p of each, by one Holm test."""
     ps = dict(zip(gains, holm([gain.p for gain in gains.values()]), strict=True))
     work.estimate(
         replace(estimate_of(arms[id_][0].key, arms[id_][1].key, "prune", gain), p=ps[id_], corrected_over=len(gains))
@@ -251,7 +251,7 @@ def _corrected(work: Search, gains: dict[str, Gain], arms: dict[str, tuple[Arm, 
 
 
 def _knob(id_: str) -> str:
-    """Return the knob: its better value may take the place of the one that was left out."""
+    """Return the knob of a setting, whose better value may replace the one that was left out."""
     return id_.partition("=")[0]
 
 
@@ -265,7 +265,7 @@ def _best_values(round_: Round, fit: Fit) -> list[Setting]:
 def _with_those_missed(
     work: Search, whole: list[Setting], kept: list[Setting], log_of: dict[str, float]
 ) -> list[Setting]:
-    """Return what stayed, with those of the others that the bundle misses once all of them are gone."""
+    """Return the settings that stayed, and those of the others whose joint loss makes the bundle slower."""
     others = sorted((one for one in whole if one not in kept), key=lambda one: -log_of.get(one.knob, 0.0))
     level = PART_ERROR / max(1, len(others))
     while others:
@@ -280,11 +280,11 @@ def _with_those_missed(
         work.estimate([replace(estimate_of(arm(larger).key, arm(kept).key, "prune", gain), corrected_over=len(log_of))])
         if gain.p <= level:
             kept = larger
-    # What is known to be faster than the baseline is the whole.
+    # Only the whole is known to be faster than the baseline.
     return whole
 
 
-# Each alone, if the bundle does not win
+# Each setting alone, if the bundle does not win
 
 
 def _round_alone(work: Search, whole: Sequence[Setting]) -> Round | None:
@@ -303,7 +303,7 @@ def _round_alone(work: Search, whole: Sequence[Setting]) -> Round | None:
 
 
 def _alone(work: Search, round_: Round | None) -> list[Setting]:
-    """Return the settings that are faster by themselves, by one Holm test; if none is surely, the one that seems so."""
+    """Return the settings that are faster by themselves, by one Holm test; if none is proved, the most likely one."""
     if round_ is None:
         return []
     blocks = range(round_.first_block, round_.first_block + round_.num_blocks)

@@ -1,4 +1,4 @@
-"""The bench on which the user's own command runs: a fresh process a trial, in the sandbox, with a planned window."""
+"""Run arms of the user's own command: a fresh process per trial, in the sandbox, with a planned window."""
 
 import contextlib
 import math
@@ -45,26 +45,26 @@ from dynotune.search.running import in_place
 from dynotune.search.study_window import num_ahead, num_runs, study_window
 from dynotune.search.within_run import WithinRun
 
-# A run that is cut short by the deadline is lost: one that is nearly done is let go on.
+# A run that the deadline cuts short is lost, so a run that is nearly done may finish.
 GRACE_RUNS = 0.5
 GUARD_LIMIT_S = 900.0
 STEPS_OF_A_BLOCK = 40
-"""Those that are not counted included; a guess, until one has been seen."""
+"""Steps of a block, with those that do not count; a guess until a block has been run."""
 RUNS_WORTH_LANES = 5
-"""A pilot in each of two lanes and two pairs there take as long, and give four pairs."""
+"""Runs that make lanes worth it: a pilot and two pairs in each of two lanes take as long and give four pairs."""
 OUT_OF_TIME = "the time was up before it was done"
 
 
 class RealBench:
-    """Bench that runs arms of one study in its folder. The study holds what outlives an attempt, by `add_to`.
+    """Bench that runs arms of one study in its folder. `add_to` writes to the study what must outlive an attempt.
 
     Args:
         request: how the command is run, with the settings that all runs have.
-        elapsed_s: of earlier attempts and of this one so far.
-        guess_s: what a run takes, as long as none has told.
-        runner: of a live run of the command as it is, that may go on; it ends before anything else runs.
+        elapsed_s: seconds of earlier attempts and of this one so far.
+        guess_s: seconds of a run, until one has been measured.
+        runner: of a live run of the command as it is, which may go on; it ends before anything else runs.
         wanted: lanes, as `lanes.wanted` found them.
-        hosts: that take blocks beside this one, which then has no lanes.
+        hosts: hosts that run blocks beside this one, which then has no lanes.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RealBench:
         self._notes = lanes.Notes(watcher, study.lane_notes)
         self._numbers = lanes.numbers(len(study.trials), (trial.run for trial in study.trials if "/" not in trial.run))
         self._hosts = hosts
-        # If the lane's host is lost, its block is run here, beside the first lane's.
+        # If the lane's host is lost, its block runs here, beside the first lane's.
         self._turn = threading.Lock() if hosts is not None else contextlib.nullcontext()
         self._study, self._trials, self._num_runs = study, list(study.trials), num_runs(study)
         self._guards = Guards(self._request, folder / "guard", study.facts, study.guarded)
@@ -113,10 +113,10 @@ class RealBench:
             for key, outcome in pilots_on_disk(folder, study.trials).items():
                 self._keep_pilot(key, outcome)
 
-    # What the search asks
+    # Interface for the search
 
     def all_lanes(self) -> list[lanes.Lane]:
-        """Return hosts that are there, or found by a pilot in each, as `Bench.all_lanes`; UsageError as `alike`."""
+        """Return the available hosts, or lanes with a pilot in each, as `Bench.all_lanes`; UsageError as `alike`."""
         if self._hosts is not None:
             cpus = frozenset(probe.host.usable_cpus())
             found = [lanes.Lane(at, "", cpus, host) for at, host in enumerate(["", *self._hosts.names()], 1)]
@@ -171,7 +171,7 @@ class RealBench:
         if found is None or isinstance(found, Unknown) or found.ok:
             return None
         detail = found.reason or f"{found.what} differ by {found.difference:.2g} of their size"
-        next(self._numbers)  # it is one of the trials
+        next(self._numbers)  # the check is one of the trials
         return self._ended(replace(begun, detail=detail))
 
     def _ended(self, trial: Trial) -> Trial:
@@ -182,7 +182,7 @@ class RealBench:
     def check_s(self, arm: Arm) -> float:
         if self._guards.is_known(arm):
             return 0.0
-        # The baseline as it is, in float64, and rounded.
+        # The baseline runs unchanged, in float64, and rounded.
         return self.run_s(arm) + (3 * self.run_s(BASELINE) if self._guards.own is None else 0.0)
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
@@ -198,7 +198,7 @@ class RealBench:
             if one.key in self._planned_s:
                 return self._planned_s[one.key]
         if BASELINE.key in self._pilots:
-            # As short as the time left asks for: a plan must not give up what a shorter window affords.
+            # Plan for the shortest window that the remaining time requires, so as not to give up arms too early.
             window = self._window()
             if arm == BASELINE or arm.key not in self._pilots:
                 return window.run_s
@@ -219,7 +219,7 @@ class RealBench:
             self._notes.say("No runs went side by side: the search ended before any that could.")
         self._within.end()
 
-    # What the study is told
+    # Values for the study
 
     def elapsed_s(self) -> float:
         return time.monotonic() - self._began_s
@@ -299,7 +299,7 @@ class RealBench:
         )
 
     def _pilot(self, arm: Arm, outcome: Outcome) -> str:
-        """Keep the pilot for the window; why the arm cannot be measured, or empty. CannotRunHere if none can."""
+        """Store the pilot for the window; return why the arm cannot be measured, or "". CannotRunHere if no arm can."""
         try:
             if not self._is_planned:
                 pilot.plan_window(self._request, [self._pilots.get(BASELINE.key, outcome), outcome])
@@ -329,7 +329,7 @@ class RealBench:
         return self._study.run_s is not None
 
     def plan(self) -> None:
-        """Fix the window of all runs, from the pilots so far; what was fixed holds."""
+        """Fix the window of all runs, from the pilots so far; a window that is fixed does not change."""
         if self._is_planned:
             return
         window, baseline = self._window(), self._pilots[BASELINE.key]
@@ -370,7 +370,7 @@ class RealBench:
         )
 
     def _own_s(self, key: str, outcome: Outcome, usual_s: float = math.inf, window: WindowPlan | None = None) -> float:
-        """Return a run's time in an arm, by its pilot; `window`: for one that is not fixed yet."""
+        """Return the seconds of a run of an arm, by the arm's pilot; `window`: for a window that is not fixed yet."""
         run, own = self._study.run, self._request
         warmup_steps, num_steps = (window or run).warmup_steps, window.num_steps if window else run.window_steps
         request = replace(
@@ -379,7 +379,7 @@ class RealBench:
         return self._once_warm_s(key, pilot.plan_window(request, [outcome]).run_s, usual_s)
 
     def _once_warm_s(self, key: str, own_s: float, usual_s: float) -> float:
-        """Return the time of a run; of an arm that compiles, once its caches are warm."""
+        """Return the seconds of a run; for an arm that compiles, with warm caches."""
         warms = any(one.needs_warm_cache and f" {one.id} " in f" {key} " for one in self._study.candidates)
         if not warms or self._request.caches == "cold" or own_s <= usual_s:
             return own_s
@@ -390,7 +390,7 @@ class RealBench:
     def _time_left_s(self, arm: Arm) -> float:
         return max(1.0, self.left_s() + GRACE_RUNS * self.run_s(arm))
 
-    # What is told
+    # Progress messages
 
     def _note(self, outcome: Outcome) -> None:
         with self.side.lock:
@@ -403,7 +403,7 @@ class RealBench:
         self._study = replace(self._study, warnings=[*self._study.warnings, text])
 
     def _cache_folder(self, arm: Arm, lane: lanes.Lane = lanes.WHOLE) -> Path:
-        """Return the cache folder, shared by arms and lanes unless starts are measured: code is found by content."""
+        """Return the cache folder, shared by arms and lanes unless starts are measured: code is keyed by content."""
         shares = self._study.run.objective != "time-to-first-step" and self._request.caches != "cold"
         return lane.cache_folder(self._folder / "caches" / ("shared" if shares else arm.short_name), self._request)
 

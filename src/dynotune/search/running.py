@@ -1,4 +1,4 @@
-"""A study under work: runs arms, keeps every trial, and stops at the deadline."""
+"""Run the arms of a study, store every trial, and stop at the deadline."""
 
 import math
 import random
@@ -17,7 +17,7 @@ from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import Gain, counts
 from dynotune.text import words as formats
 
-# A run that something else disturbed is repeated at most so often; then its block goes without it.
+# A disturbed run is repeated at most this often; then its block goes on without the run.
 MOST_REPEATS = 2
 LOST = "its host was lost before the block was whole"
 
@@ -27,21 +27,21 @@ class OutOfTime(Exception):
 
 
 class Search:
-    """A study under work. What has to outlive an attempt is in `study`."""
+    """A study in progress. `study` has everything that must outlive an attempt."""
 
     def __init__(self, study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> None:
         self.study = study
         self.bench = bench
         self.watcher = watcher
         self.best: tuple[float | None, tuple[float, float] | None] = (None, None)
-        """Of the best arm so far, for whoever watches: the speed-up and its interval."""
+        """Progress for the user: the best arm's speed-up so far, and its interval."""
         self._save = save
 
     # What is known
 
     @property
     def margin(self) -> float:
-        """Return the logarithm of a ratio."""
+        """Return the margin as the logarithm of a ratio."""
         return math.log1p(self.study.margin)
 
     def trials(self, *phases: Phase) -> list[Trial]:
@@ -54,14 +54,14 @@ class Search:
         return next((trial for trial in self.study.trials if trial.arm == key and gave_nothing(trial)), None)
 
     def comparison(self, one: Arm, **more: object) -> Comparison:
-        """Return what is asked of the arm, in blocks or pairs, with `more` of its fields."""
+        """Return an empty comparison of the arm with the baseline, in blocks or pairs, with the fields of `more`."""
         study, settings = self.study, list(one.settings)
         made = Comparison(
             id=study.id, run=study.run, candidate_settings=settings, margin=study.margin, facts=study.facts
         )
         return replace(made, **more)
 
-    # What is written down
+    # Records
 
     def update(self, **changes: object) -> None:
         with self.bench.side.lock:
@@ -73,7 +73,7 @@ class Search:
             self.update(outcomes={**self.study.outcomes, **outcomes})
 
     def estimate(self, estimates: Iterable[Estimate]) -> None:
-        """Write them in the place of earlier ones of the same arms in the same phase."""
+        """Record the estimates, replacing earlier ones of the same arms in the same phase."""
         new = {(one.arm, one.against, one.phase): one for one in estimates}
         old = {(one.arm, one.against, one.phase): one for one in self.study.estimates}
         if any(old.get(key) != one for key, one in new.items()):
@@ -87,10 +87,10 @@ class Search:
     # Runs
 
     def run(self, one: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
-        """Run once, and keep the run.
+        """Run the arm once, and store the trial.
 
         Raises:
-            OutOfTime: it would not end before the deadline.
+            OutOfTime: the run would not end before the deadline.
             CannotRunHere: the command as written gave no measurement.
         """
         with self.bench.side.lock:
@@ -105,18 +105,18 @@ class Search:
             raise CannotRunHere(
                 f"The command {self.study.begun} gave no measurement ({trial.ended}): "
                 f"{trial.detail or 'no reason is known'}.",
-                hint="See that it runs by itself; then --resume goes on.",
+                hint="Make sure that it runs by itself; then --resume goes on.",
             )
         return trial
 
     def pilot(self, one: Arm) -> Trial | None:
-        """Warm the arm's caches, unless it has run here before; the run that failed, if it ever did."""
+        """Warm the arm's caches, unless it has run here before; return its failed run, if it ever failed."""
         if self.failure(one.key) is None and all(t.arm != one.key or t.was_elsewhere for t in self.study.trials):
             self.run(one, "pilot", 0)
         return self.failure(one.key)
 
     def check(self, one: Arm) -> Trial | None:
-        """Return what says that this arm gives wrong results, or does not run at all. OutOfTime as `run`."""
+        """Return a trial that shows wrong results or a failure of this arm; None without one. OutOfTime as `run`."""
         if (failed := self.failure(one.key)) is not None:
             return failed
         if check_s := self.bench.check_s(one):
@@ -131,26 +131,26 @@ class Search:
             raise OutOfTime
 
     def run_blocks(self, arms: Iterable[Arm], phase: Phase, blocks: Iterable[int]) -> None:
-        """Run what is not done yet of the blocks, side by side if there are lanes; a block stays in its lane."""
+        """Run what is left of the blocks, side by side if there are lanes; a block stays in its lane."""
         among, distinct = self.bench.all_lanes(), list(dict.fromkeys(arms))
         with self.bench.side as side:
             begun = []
             for block in blocks:
                 lane = among[block % len(among)]
                 begun.append(side.begin(lane, partial(self._run_block, distinct, phase, block, lane)))
-            # None is cut short since another had no time for its next run.
+            # A block that has no time for its next run does not cut the others short.
             wait(begun)
             for one in begun:
                 one.result()
 
     def _run_block(self, arms: Sequence[Arm], phase: Phase, block: int, lane: lanes.Lane) -> None:
-        """Run what is not done yet of the block, in an order drawn for it. An arm that failed before is left out."""
+        """Run what is left of the block, in a random order. An arm that failed before is left out."""
         order = sorted(arms, key=lambda one: one.key)
         random.Random(f"{self.study.run.seed} {phase} {block}").shuffle(order)
         with self.bench.side.lock:
             begun = [trial for trial in self.trials(phase) if trial.block == block]
             if any(trial.was_elsewhere for trial in begun) and not all(self._is_done(one, begun) for one in order):
-                # Runs of two hosts say nothing together.
+                # Runs of two hosts cannot be compared.
                 lost = {id(trial): replace(trial, void=trial.void or LOST) for trial in begun}
                 self.update(trials=[lost.get(id(trial), trial) for trial in self.study.trials])
                 begun = []
@@ -164,7 +164,7 @@ class Search:
     def in_turn(
         self, order: Sequence[Arm], phase: Phase, block: int, lane: lanes.Lane, repeats: int = MOST_REPEATS
     ) -> None:
-        """Run the arms one after another, on the lane's host. Without `repeats` a run that does not count ends it."""
+        """Run the arms one after another on the lane's host. With `repeats` 0, a run that does not count ends this."""
         if not order or (lane.host and self._elsewhere(order, phase, block, lane, repeats)):
             return
         for one in order:
@@ -175,9 +175,9 @@ class Search:
                 return
 
     def _elsewhere(self, order: Sequence[Arm], phase: Phase, block: int, lane: lanes.Lane, repeats: int) -> bool:
-        """Wait for the block from the lane's host; False if it is to be run here, since no host is left.
+        """Wait for the block from the lane's host; False if it has to run here, since no host is left.
 
-        Raises RecordError: what came is not what was asked for.
+        Raises RecordError: the result does not match the request.
         """
         attempt = sum(trial.block == block for trial in self.trials(phase))
         arms = [list(one.settings) for one in order]
@@ -200,7 +200,7 @@ class Search:
 
 
 def gave_nothing(trial: Trial) -> bool:
-    """Tell whether the arm itself gave nothing: it failed, or was measured and has no value. A pilot needs none."""
+    """Tell whether the arm itself failed, or was measured without a value. A pilot needs no value."""
     if trial.void:
         return False
     if trial.ended != "measured":
@@ -217,7 +217,7 @@ def alone(candidate: Candidate) -> Arm:
 
 
 def in_predicted_order(work: Search) -> list[Candidate]:
-    """Return the candidates without an outcome, those first that may gain most."""
+    """Return the candidates without an outcome, those that may gain most first."""
     return [one for one in worth_trying(work.study) if one.id not in work.study.outcomes]
 
 

@@ -1,8 +1,8 @@
-"""A study that several workers share: one leads it, the others run blocks for it.
+"""A study that several workers share: one worker leads, the others run blocks for it.
 
-A block, or a pair, is the unit: its runs are compared with each other, so one host makes all of them. All else of a
-study (diagnosis, switches within one process, pilots, decisions) is the leader's. A worker's host must have the same
-GPU, torch and code.
+The unit of work is a block or a pair: its runs are compared with each other, so one host makes all of them. The leader
+does all other work (diagnosis, switches within one process, pilots, decisions). A worker's host must have the same GPU,
+torch and code.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def asked_of(study: Study) -> str:
-    """Return a digest of what the study was asked, of which code; the same on every host and at any time of it."""
+    """Return a digest of the study's request and of the code, the same on every host and at any time."""
     run = replace(study.run.recorded, cwd=Path("/"), base=Path("/"), lock=True, warmup_steps=None, window_steps=None)
     recipe, code = study.base_recipe and study.base_recipe.recipe, study.facts.get("code.sha256")
     asked = [run, recipe, code, study.allow, study.extra, study.exclude, study.values, study.margin]
@@ -47,8 +47,8 @@ class Worker:
     """Runs blocks of a study that another worker leads.
 
     Args:
-        run: the command here; `typed`: settings that the user typed here besides those of it.
-        folder: of its runs, marked as begun here.
+        run: the command here; `typed`: settings that the user typed here besides the study's.
+        folder: folder of its runs, marked as begun here.
     """
 
     def __init__(self, run: RunSpec, typed: list[Setting], folder: Path, watcher: Watcher) -> None:
@@ -57,9 +57,9 @@ class Worker:
         self._bench: RealBench | None = None
 
     def as_here(self, study: Study) -> Study:
-        """Return the study with its runs of this host as such, and of the command as typed here, whatever it says.
+        """Return the study with this host's runs marked as local, and with the command as typed here.
 
-        Raises UsageError: it would set what only the user here may.
+        Raises UsageError: the study would make a setting that only the user here may make.
         """
         window = {"warmup_steps": study.run.warmup_steps, "window_steps": study.run.window_steps}
         trials = [replace(one, run=one.run.removeprefix(self._place)) for one in study.trials]
@@ -71,9 +71,9 @@ class Worker:
         return study
 
     def do(self, study: Study, block: Block) -> BlockResult:
-        """Run the block. What leaves something in caches has a pilot before its first run: this host's are its own.
+        """Run the block. Settings that fill caches get a pilot before their first run, as each host has its own caches.
 
-        Raises DynotuneError: as `as_here`; the block is none of the study's; the command as it is fails here.
+        Raises DynotuneError: as `as_here`; the block is not the study's; or the command as it is fails here.
         """
         study, arms = self.as_here(study), [arm(settings) for settings in block.arms]
         if not {one for each in arms for one in each.settings} <= {one.setting for one in study.candidates}:
@@ -84,7 +84,7 @@ class Worker:
         warmed = {str(one.setting) for one in study.candidates if one.needs_warm_cache}
         try:
             for one in [BASELINE, *arms]:
-                # Of the command as it is, this warms the page cache, and shows that it runs here at all.
+                # For the baseline, this warms the page cache and shows that the command runs here at all.
                 if one == BASELINE or warmed & {*map(str, one.settings)}:
                     work.pilot(one)
             work.in_turn(arms, block.phase, block.number, lanes.WHOLE, block.repeats)
@@ -96,9 +96,9 @@ class Worker:
 
 
 class NodeWorker(Worker):
-    """A worker on a node of a Ray cluster, in the folder that all nodes share, or in the one that Ray brought.
+    """A worker on a node of a Ray cluster, in the folder that all nodes share or in a folder that Ray copied.
 
-    `study`: as it was begun, with the facts of the host that leads it.
+    `study`: as it was begun, with the facts of the leading host.
     """
 
     def __init__(self, run: RunSpec, typed: list[Setting], study: Study) -> None:
@@ -111,7 +111,7 @@ class NodeWorker(Worker):
         super().__init__(run, typed, folder, Progress(console(stderr=True)))
 
     def refuse(self, study: Study) -> None:
-        """Raise CannotRunHere: this host is unlike the one that leads."""
+        """Raise CannotRunHere: this host differs from the leading host."""
         refuse_another_machine("study", study.facts, self._facts)
 
     def do(self, study: Study, block: Block) -> BlockResult:
@@ -120,15 +120,15 @@ class NodeWorker(Worker):
 
 
 def take_part(store: Store, study: Study, worker: Worker, lead: Callable[[Study], Study]) -> Study:
-    """Lead the study, or run blocks of it, until it is finished; if its leader is lost, lead it on.
+    """Lead the study, or run blocks of it, until it is finished; if its leader is lost, take over.
 
     Args:
-        study: as this worker would begin it; a name is made of the command if it has none.
-        lead: goes on with a study here, from where it stands.
+        study: the study as this worker would begin it; without a name, one is derived from the command.
+        lead: function that continues a study here from its current state.
 
     Raises:
-        UsageError: the database has another study of this name, or holds what only the user here may set.
-        CannotRunHere: this host is unlike those that the study's runs were made on; the database is lost.
+        UsageError: the database has another study of this name, or a setting that only the user here may make.
+        CannotRunHere: this host differs from those of the study's runs; or the database is lost.
     """
     run, watcher = worker.run, worker.watcher
     if secret := next((one for one in worker.typed if redaction.redacted(str(one)) != str(one)), None):
@@ -141,13 +141,13 @@ def take_part(store: Store, study: Study, worker: Worker, lead: Callable[[Study]
         store.enter(replace(study, name=name), asked, str(worker.folder))
         watcher.say(f"The study {name} is in the database: the same command elsewhere takes part in it.")
         while True:
-            # To lead comes before to read: whoever led may have written until then.
+            # Become the leader before reading: the previous leader may have written until then.
             leads = store.patiently(store.lead)
             if (found := store.patiently(known)).finished:
                 return found
             refuse_another_machine("study", found.facts, study.facts)
             if leads:
-                # Pilots that no window was made of yet are on the host that they ran on.
+                # Pilots that led to no window yet are on the host that ran them.
                 found = lead(worker.as_here(found if found.run_s is not None else replace(found, trials=[])))
                 store.save(found, patiently=store.behind)
                 if store.behind:

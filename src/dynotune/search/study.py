@@ -1,10 +1,10 @@
-"""The search, in four stages: know, switch, prune, confirm.
+"""Search for settings in four stages: know, switch, prune, confirm.
 
-Know: what cannot gain the margin by the diagnosis's bounds is out. Switch: what can change at any step is compared with
-the baseline within one live run. Prune: the bundle of what is left runs in fresh processes, and without each of its
-settings. Confirm: what stayed, on fresh pairs; if the time does not hold them, the blocks of one process are the proof.
+Know: settings that cannot gain the margin by the diagnosis's bounds are dropped. Switch: settings that can change at
+any step are compared with the baseline within one live run. Prune: the bundle of the others runs in fresh processes,
+and without each of its settings. Confirm: what stayed is proved on fresh pairs, or in one process if time is short.
 
-Every decision is in the study before the next run, so a search that was stopped anywhere goes on from there.
+Every decision is stored in the study before the next run, so an interrupted search can always continue.
 """
 
 import math
@@ -28,7 +28,7 @@ def search(study: Study, bench: Bench, save: Callable[[Study], None], watcher: W
         save: called after every run and every decision.
 
     Raises:
-        CannotRunHere: the machine, or the command as written, gives no measurements; what was done is saved.
+        CannotRunHere: the machine, or the command as written, gives no measurements; completed work is saved.
     """
     if study.finished:
         return study

@@ -1,4 +1,4 @@
-"""The window of a study's runs: so long that runs tell, so short that the budget affords enough of them."""
+"""Plan the window of a study's runs: long enough to be informative, short enough for the budget."""
 
 import contextlib
 import functools
@@ -15,12 +15,12 @@ from dynotune.schema.study import Candidate, Study
 
 NUM_BLOCKS, MOST_ARMS = 2, 8
 NUM_PROVING = 8
-"""Runs of the pairs that confirm: with more, windows get so short that noise costs more than runs gain."""
+"""Runs of the confirming pairs: with more, windows get so short that noise costs more than runs gain."""
 OF_START = 0.5
-"""A window is at least this much of what it takes to get there, where the time affords it: that the baseline is quiet
-says nothing of arms that are twice as fast, whose windows are half as long and whose hosts may no longer keep up."""
+"""Least length of a window relative to the time before it, if time allows: a quiet baseline proves nothing about arms
+that are twice as fast, whose windows are half as long and whose hosts may no longer keep up."""
 LEAST_OF_START = 0.2
-"""It is cut no further than to this: that would save next to nothing."""
+"""A window is not cut below this relative length, which would save next to nothing."""
 
 
 def study_window(
@@ -32,18 +32,18 @@ def study_window(
     num_runs: int = 0,
     num_ahead: int = 0,
 ) -> WindowPlan:
-    """Return the window, from the pilots; every arm that had one begins it warm, but those that never become steady.
+    """Return the window, from the pilots. Arms with a pilot begin it warm, except those that never become steady.
 
-    Its length follows from the noise of the baseline and from what it takes to get there. Where the time left does not
-    afford enough runs of it, it is shorter, though never shorter than tells something: then fewer arms are tried.
+    Its length follows from the noise of the baseline and from the time before the window. If the time left does not
+    afford enough such runs, the window is shorter, but never too short to be informative: then fewer arms are tried.
 
     Args:
-        num_runs: that the time left should afford.
-        num_ahead: batches that may lie ready when an arm begins its steps: not before they are used up does a window
-            show how fast batches are made.
+        num_runs: number of runs that the time left should afford.
+        num_ahead: batches that may be ready when an arm begins its steps: the rate of making batches shows only after
+            these are used up.
 
     Raises:
-        CannotRunHere: the command ends before there is anything to time, or within less than can be told.
+        CannotRunHere: the command ends before it can be timed, or makes too few steps for a verdict.
     """
     steady = [other for other in others if pilot.steady_steps(other.records[0]) is not None]
     pilots = [baseline, *steady]
@@ -51,7 +51,7 @@ def study_window(
     whole = plan(request, pilots)
     if request.warmup_steps is None and num_ahead > whole.warmup_steps and whole.num_steps:
         waited = min(num_ahead, whole.warmup_steps + math.ceil(MAX_WINDOW_S / whole.step_s))
-        # If it makes too few steps for that, all arms have the same head start.
+        # If the command makes too few steps for that, all arms have the same head start.
         with contextlib.suppress(CannotRunHere):
             later = msgspec.structs.replace(request, warmup_steps=waited)
             whole = plan(later, pilots)
@@ -76,7 +76,7 @@ def study_window(
 
 
 def _long_enough(window: WindowPlan, others: Sequence[Outcome]) -> WindowPlan:
-    """Return the window with as many steps as the fastest arm needs for one that tells."""
+    """Return the window with as many steps as the fastest arm needs for an informative one."""
     paces_s = [statistics.median(other.records[0].step_s[-MIN_WINDOW_STEPS:]) for other in others]
     if not paces_s or not window.num_steps:
         return window
@@ -92,7 +92,7 @@ def num_runs(study: Study) -> int:
 
 
 def num_ahead(candidates: Iterable[Candidate]) -> int:
-    """Return batches that a loader makes ahead at most, with the most workers that are to be tried."""
+    """Return the most batches that a loader makes ahead, with the largest number of workers that is tried."""
     asked = {"loader.num_workers": 0, "loader.prefetch_factor": 2}
     for candidate in candidates:
         knob, value = candidate.setting.knob, candidate.setting.value

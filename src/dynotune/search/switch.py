@@ -1,11 +1,11 @@
-"""Stage 2: settings that can change at any step, compared with the baseline within one live run.
+"""Stage 2: compare settings that can change at any step with the baseline within one live run.
 
-One process tells more in less time than fresh ones: no start is paid for, and what differs between processes is the
-same on both sides. The bundle comes first, in blocks until it is decided; what else the time allows tells which of its
-settings it needs, and what is left is tested as the bundle was. At most two arms are tested, each at half the error.
+One process takes less time than fresh ones: no start is paid for, and differences between processes cancel. The bundle
+comes first, in blocks until there is a verdict; the time left then shows which settings it needs, and those are tested
+like the bundle. At most two arms are tested, each at half the error.
 
-Where the time holds fresh pairs, they prove the recipe, and this stage only drops what surely does nothing. A command
-that takes half a minute to start has no time for them in three minutes: then these blocks are the proof.
+If there is time for fresh pairs, they prove the recipe, and this stage only drops settings without any effect. A
+command that takes half a minute to start has no time for fresh pairs in three minutes: then these blocks are the proof.
 """
 
 import math
@@ -19,27 +19,27 @@ from dynotune.search.bench import BASELINE, Arm, Tested, arm, complete
 from dynotune.search.running import Search, alone, in_predicted_order
 
 SHARE, SHARE_COMPILING = 0.2, 0.4
-"""Of the time left, where fresh runs follow. What an arm compiles lies in their caches."""
+"""Share of the time left, if fresh runs follow. Arms leave their compiled code in the caches of these runs."""
 MOST_ARMS = 9
-"""A block of each takes some steps: more arms have fewer blocks in the same time."""
+"""Most arms in turns: a block of each takes some steps, so more arms have fewer blocks in the same time."""
 MOST_TESTS = 2
 BLOCKS_OF_A_TEST = 4
 FEWEST_BLOCKS = 3
-"""Of an arm that is compared in turns: with fewer there is no estimate."""
+"""Fewest blocks of an arm in turns: with fewer there is no estimate."""
 FRESH_RUNS = 1 + 2 * TELLING_PAIRS
-"""Of the command, that fresh pairs take to prove a recipe, a look at results aside."""
+"""Runs of the command for fresh pairs that prove a recipe, without the check of results."""
 FOR_THE_NEXT = 0.4
-"""Of the time left: what is kept for another arm, as long as one has no block."""
+"""Share of the time left that is reserved for another arm, as long as an arm has no block."""
 LAUNCH_SHARE = 0.25
-"""Of the time left, at most, for a start with what was proved within one process."""
+"""Most of the time left for starting with the settings proved within one process."""
 
 
 def switch(work: Search) -> None:
-    """Test what can be switched, once in a study; settle what does not run or surely does nothing."""
+    """Test the switchable settings once per study; settle those that do not run or surely have no effect."""
     quick = [one for one in in_predicted_order(work) if one.in_process]
     if not quick:
         return
-    # What is left of the time at the end of this stage.
+    # The time that is left at the end of this stage.
     until_s = min(work.bench.run_s(BASELINE), LAUNCH_SHARE * work.bench.left_s())
     if not work.study.within and not switched(work.study):
         _test_first(work, quick, until_s)
@@ -58,7 +58,7 @@ def switch(work: Search) -> None:
             told = f"{best.arm} was best: {_seen(work.study, best)}"
         work.watcher.say(f"In turns within one process, {told}.")
         work.settle(_hopeless(work.study, quick, estimates))
-    # What is left of the bundle, or the arm that seems fastest where the bundle is not proved.
+    # The remaining settings of the bundle, or the arm that seems fastest if the bundle is not proved.
     tested = [arm(one.candidate_settings) for one in work.study.within]
     may_test = not fresh and len(tested) < MOST_TESTS and work.bench.left_s() > until_s
     if may_test and (left := _left(work, quick)) and arm(left) not in tested:
@@ -72,19 +72,19 @@ def fresh_fits(work: Search) -> bool:
 
 
 def fresh_s(work: Search) -> float:
-    """Return what fresh pairs take to prove a recipe, seconds."""
+    """Return the seconds that fresh pairs take to prove a recipe."""
     alive = in_predicted_order(work)
     check_s = work.bench.check_s(arm(_bundle(alive))) if alive else 0.0
     return FRESH_RUNS * work.bench.run_s(BASELINE) + check_s
 
 
 def switched(study: Study) -> dict[str, Estimate]:
-    """Return what the live run said of each arm against the baseline, by the arm's key."""
+    """Return the live run's estimate of each arm against the baseline, by the arm's key."""
     return {one.arm: one for one in study.estimates if one.phase == "switch"}
 
 
 def proved_within(study: Study) -> Comparison | None:
-    """Return the arm that blocks within one process proved to be fastest, the smaller of equals; None without one."""
+    """Return the fastest arm that blocks within one process proved, the smaller of equals; None without one."""
     faster = [one for one in study.within if one.verdict == "faster" and one.speedup is not None]
     best = max((one.speedup or 0.0 for one in faster), default=0.0)
     equal = [one for one in faster if (one.speedup or 0.0) * (1 + study.margin) >= best]
@@ -95,11 +95,11 @@ def proved_within(study: Study) -> Comparison | None:
 
 
 def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> None:
-    """Test the bundle: first without what compiles, which takes seconds and is an answer already; then with it."""
+    """Test the bundle: first without settings that compile, for an answer within seconds; then with them."""
     bundle = complete(_bundle(quick), quick)
     compiling = _compiling(quick)
     eager = arm(complete([one for one in bundle if one not in compiling], quick))
-    # A milder way to compile stands in where the bundle's own does not run.
+    # If the bundle's own way to compile does not run, a milder one replaces it.
     milder = [one.setting for one in quick if one.setting in compiling and one.setting not in bundle][:1]
     compiled = [arm(bundle), arm([*bundle, *milder])] if compiling else []
     arms = [one for one in dict.fromkeys([eager, *compiled]) if one.settings]
@@ -107,7 +107,7 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
         one = arm(setting for setting in planned.settings if str(setting) not in work.study.outcomes)
         if not one.settings or work.bench.left_s() <= until_s:
             continue
-        # Compiling may take all of the time, or end the program: something is left for what comes after.
+        # Compiling may take all of the time or end the program, so some time is reserved for later stages.
         left_s = work.bench.left_s() - until_s
         first_s = left_s * (1.0 if number == len(arms) else 1 - FOR_THE_NEXT)
         if _tested(work, one.settings, until_s, first_s).comparison is not None and planned != eager:
@@ -115,7 +115,7 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
 
 
 def _in_turns(work: Search, quick: Sequence[Candidate], until_s: float, num_later: int) -> None:
-    """Compare as many arms in turns as the time holds blocks of, beside those of a later test."""
+    """Compare arms in turns, as many as the time affords blocks of, apart from those of a later test."""
     arms, left_s = _arms(work.study, quick), work.bench.left_s() - until_s
     block_s = work.bench.block_s()
     num_arms = int((left_s / block_s - num_later) / FEWEST_BLOCKS) if math.isfinite(left_s) else len(arms)
@@ -126,7 +126,7 @@ def _in_turns(work: Search, quick: Sequence[Candidate], until_s: float, num_late
 
 
 def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: float = math.inf) -> Tested:
-    """Test an arm within the live run, whose first block may take `first_s`; again without what calls fail with."""
+    """Test an arm within the live run (first block: `first_s` seconds); retry without knobs that make calls fail."""
     study, left = work.study, list(settings)
     while left:
         one = arm(left)
@@ -154,11 +154,11 @@ def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: 
 
 
 def _left(work: Search, quick: Sequence[Candidate]) -> list[Setting]:
-    """Return the settings of the proved bundle that it seems to need; without one, the arm that seems fastest."""
+    """Return the settings of the proved bundle that seem necessary; without one, the arm that seems fastest."""
     known, proved = switched(work.study), proved_within(work.study)
     alive = [one for one in quick if one.id not in work.study.outcomes]
     if proved is not None:
-        # Two that spare the same work both go here. The test says so, and the bundle stands.
+        # Two settings that save the same work are both dropped here. The test then shows it, and the bundle stays.
         whole = arm(proved.candidate_settings)
         before, needed = known.get(whole.key), [one.setting for one in alive if one.setting in whole.settings]
         for one in needed.copy():
@@ -167,21 +167,21 @@ def _left(work: Search, quick: Sequence[Candidate]) -> list[Setting]:
                 needed.remove(one)
         return complete([one for one in whole.settings if one in needed], quick)
     if not known:
-        # There was no time to see which is best: then the one that promises most.
+        # There was no time to find the best arm: take the most promising one.
         return complete([one.setting for one in alive[:1]], quick)
     faster = {key for key, one in known.items() if one.speedup > 1 + work.study.margin}
     arms = [one for one in _arms(work.study, quick) if one.key in faster]
     return list(max(arms, key=lambda one: known[one.key].speedup, default=BASELINE).settings)
 
 
-# Each in turns
+# Each setting in turns
 
 
 def _arms(study: Study, quick: Sequence[Candidate]) -> list[Arm]:
-    """Return the arms that are compared in turns, those first that tell most.
+    """Return the arms that are compared in turns, the most informative first.
 
-    If the bundle is proved: the bundle without each setting, then each alone. If it is not: each alone, then the bundle
-    and its parts. Every arm that compiles does so anew, so few do.
+    If the bundle is proved: the bundle without each setting, then each setting alone. Otherwise: each setting alone,
+    then the bundle and its parts. Every arm that compiles has to compile again, so there are few of these.
     """
     bundle = _bundle(quick)
     eager = [one for one in bundle if one not in _compiling(quick)]
@@ -201,7 +201,7 @@ def _bundle(quick: Sequence[Candidate]) -> list[Setting]:
 
 
 def _hopeless(study: Study, quick: Sequence[Candidate], known: dict[str, Estimate]) -> dict[str, CandidateOutcome]:
-    """Return the outcomes of settings that gain nothing alone, nor beside the others that are left."""
+    """Return the outcomes of settings that gain nothing alone, nor together with the remaining settings."""
     margin, found = math.log1p(study.margin), dict[str, CandidateOutcome]()
     compiling = _compiling(quick)
     rest = [one for one in _bundle(quick) if one not in compiling]
@@ -213,7 +213,7 @@ def _hopeless(study: Study, quick: Sequence[Candidate], known: dict[str, Estimat
         helps_alone = math.log(single.ci[1]) > margin
         with_it = rest if one.setting in rest else [*rest, one.setting] if one.setting in compiling else None
         if with_it is None:
-            # Another value of its knob stands in the bundle.
+            # The bundle has another value of its knob.
             if not helps_alone:
                 found[one.id] = _outcome(study, single)
             continue
@@ -225,13 +225,13 @@ def _hopeless(study: Study, quick: Sequence[Candidate], known: dict[str, Estimat
         if adds_at_most is None or adds_at_most > margin:
             continue
         rest = [setting for setting in rest if setting != one.setting]
-        beside = f"It helps alone ({_seen(study, single)}), but not beside {words.names(without_it)}."
+        beside = f"It helps alone ({_seen(study, single)}), but not together with {words.names(without_it)}."
         found[one.id] = CandidateOutcome("not-needed", beside) if helps_alone else _outcome(study, single)
     return found
 
 
 def _difference_at_most(larger: Estimate | None, smaller: Estimate | None) -> float | None:
-    """Return the upper end of the gain of one arm over another, both against the baseline; None if one is unknown."""
+    """Return the upper end of one arm's gain over another, each against the baseline; None if either is unknown."""
     if larger is None or smaller is None or larger.ci is None or smaller.ci is None:
         return None
     half = [math.log(one.ci[1] / one.ci[0]) / 2 for one in (larger, smaller) if one.ci is not None]

@@ -1,4 +1,4 @@
-"""A study from beginning to end: diagnosis, candidates, search, recipe, and all of it on disk."""
+"""Run a study from beginning to end: diagnosis, candidates, search, recipe, all stored on disk."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
 FILE, RECIPE, REPORT = "study.json", "recipe.toml", "report.html"
 NOT_ASKED = Unknown("not asked for")
 MOST_OF_DIAGNOSIS = 0.1
-"""Of the budget: a diagnosis that took more does not isolate the loader as well."""
+"""Share of the budget: after a longer diagnosis, the loader is not isolated."""
 LEAST_WAIT = 0.05
-"""Of a step: with less of it spent on waiting for the loader, ceilings bound nothing that matters."""
+"""Share of a step: if the wait for the loader is shorter, ceilings bound nothing important."""
 DIAGNOSIS_LIMIT_S = 900.0
 UNKNOWN_RUN_S = 60.0
-"""What a run takes, as long as nothing is known of the command."""
+"""Seconds of a run as long as nothing is known of the command."""
 EndedBy = Literal["done", "user", "error", ""]
 
 
@@ -69,7 +69,7 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         run: how the command is run, and the objective; with the settings of `base_recipe`.
-        allow, extra, exclude, values: as they stand on the command line.
+        allow, extra, exclude, values: the options' text on the command line.
     """
 
     run: RunSpec
@@ -90,17 +90,17 @@ def tune(
     name: str = "",
     ray: str = "",
 ) -> tuple[Path, Study]:
-    """Study the command. What is known is on disk after every run.
+    """Study the command. All results are on disk after every run.
 
     Args:
-        store: a database that workers share the study in, under `name`; without one, a name is made of the command.
-        ray: address of the Ray cluster whose other nodes run blocks and pairs too.
+        store: a database in which workers share the study, under `name`; without one, the command gives the name.
+        ray: address of the Ray cluster whose other nodes also run blocks and pairs.
 
     Returns:
         The study's folder, and the study.
 
     Raises:
-        UsageError: what is asked for does not exist or fit together; nothing has run.
+        UsageError: the request does not exist or does not fit together; nothing has run.
         CommandFailed, CannotRunHere: the command as it is fails, or the machine.
         Interrupted: `resume` goes on.
     """
@@ -158,17 +158,17 @@ def tune(
 
 
 def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher) -> Study:
-    """Go on with the study in `folder`; one that is finished is only read.
+    """Continue the study in `folder`; a finished study is only read.
 
     Args:
-        now: its `env`, `base` and `lock` count, and its command and settings for what the folder does not hold or
-            comes from elsewhere; the rest is as it was.
-        budget_s: for all attempts together, in place of what was given before.
+        now: its `env`, `base` and `lock` are used, and its command and settings if the folder lacks them or comes from
+            elsewhere; all else is as before.
+        budget_s: seconds for all attempts together; replaces the earlier budget.
 
     Raises:
-        RecordError: there is no study in `folder`, or not one that can be read.
-        UsageError: a secret is missing, which no record holds; or the folder is from elsewhere.
-        CannotRunHere: this is another machine than the one it was begun on, or the command's folder is gone.
+        RecordError: `folder` has no study, or an unreadable one.
+        UsageError: a secret is missing, since records contain none; or the folder is from elsewhere.
+        CannotRunHere: the study was begun on another machine, or the command's folder is gone.
         Interrupted: as `tune`.
     """
     study = document.read(folder / FILE, Study)
@@ -214,10 +214,10 @@ class _Attempt:
         self.study = study
 
     def work(self) -> None:
-        """Work from where it stands to its end."""
+        """Work from the study's current state to its end."""
         waits_from_s = time.monotonic()
         with machine_lock(self._run, self._watcher):
-            # Waiting for others is not the study's time.
+            # The time spent waiting for other programs is not the study's.
             waited_s = time.monotonic() - waits_from_s
             self._began_s += waited_s
             self._began += timedelta(seconds=waited_s)
@@ -237,7 +237,7 @@ class _Attempt:
         write_results(self._folder, self.study, self._watcher)
 
     def end(self, by: EndedBy) -> None:
-        """Write down when and why the attempt ended. Where nothing can be written, what was before still stands."""
+        """Record when and why the attempt ended. If nothing can be written, the earlier state remains."""
         with contextlib.suppress(CannotRunHere):
             self._save(self.study, by)
 
@@ -264,7 +264,7 @@ class _Attempt:
         tried, left_out = offered(self._run, self.study, _asked(self.study), observation, diagnosis)
         pilot = None
         if self.study.run.objective not in SYNCHRONISED:
-            # Nothing waited for the device after the steps of the plain run.
+            # The steps of the plain run were not followed by waits for the device.
             pilot = plain_pilot(self._folder, file.parent, observation.processes, self._began_s - self._earlier_s)
         trials = [] if pilot is None else [pilot]
         self._update(diagnosis=diagnosis, candidates=tried, not_offered=left_out, trials=trials)
@@ -275,12 +275,12 @@ class _Attempt:
             base=self._folder / DIAGNOSIS,
             settings=settings,
             window_steps=None,
-            lock=False,  # the study has the machine
+            lock=False,  # the study has already locked the machine
             timeout_s=min(self._run.timeout_s or DIAGNOSIS_LIMIT_S, self.study.budget_s),
         )
 
     def _diagnose_again(self) -> None:
-        """Diagnose with the recipe's settings, if the time allows: something else may hold the command up now."""
+        """Diagnose with the recipe's settings, if the time allows: the bottleneck may be another one now."""
         if not self.study.recipe:
             return
         found: Diagnosis | Unknown = Unknown("the budget was too small for a diagnosis with the recipe")
@@ -295,7 +295,7 @@ class _Attempt:
     # Search
 
     def _search(self, runner: TaskRunner | None) -> None:
-        """Search; `runner` is of the live run that the diagnosis was made in."""
+        """Search; `runner` is of the live run that the diagnosis used."""
         if not self.study.candidates:
             self._update(verdict=nothing_to_try(self.study), finished=True)
             return
@@ -337,20 +337,20 @@ class _Attempt:
 
 
 def void_caution(study: Study) -> list[str]:
-    """Say how many runs of all attempts did not count, and why the last one of them."""
+    """Warn how many runs of all attempts did not count, and why the last of them did not."""
     voids = [trial.void for trial in study.trials if trial.void]
     return [f"{len(voids)} of {len(study.trials)} runs did not count, the last one as {voids[-1]}."] if voids else []
 
 
 def _guess_s(study: Study) -> float:
-    """Guess a run's time while none has told: to the first step, as long again until it is steady, a window."""
+    """Guess a run's seconds before any is measured: twice the time to the first step, and a window."""
     timing = Unknown("") if isinstance(study.diagnosis, Unknown) else study.diagnosis.steps
     if isinstance(timing, Unknown) or timing.time_to_first_step_s is None:
         return UNKNOWN_RUN_S
     return 2 * timing.time_to_first_step_s + timing.window_s
 
 
-# What is made of a study when it is over
+# Results of a finished study
 
 
 def write_results(folder: Path, study: Study, watcher: Watcher) -> None:
@@ -365,13 +365,13 @@ def write_results(folder: Path, study: Study, watcher: Watcher) -> None:
 
 
 def _paid_off(folder: Path, study: Study) -> BreakEven | None:
-    """Return after how many steps the recipe is ahead, by its confirming runs; None without, or if none tells."""
+    """Return the steps after which the recipe is ahead, by its confirming runs; None if these do not tell."""
     if not study.recipe or study.run.objective != "throughput":
         return None
     runs: dict[str, list[MeasuredRun]] = {arm(study.recipe).key: [], BASELINE.key: []}
     for trial in study.trials:
         if trial.arm in runs and (trial.phase, trial.ended, trial.void) == ("confirm", "measured", ""):
-            with contextlib.suppress(RecordError):  # a folder that was tidied away since
+            with contextlib.suppress(RecordError):  # the folder may have been deleted since
                 runs[trial.arm].append(read_run(folder / trial.run))
     with contextlib.suppress(StatisticsError):
         return pays_off(*runs.values())

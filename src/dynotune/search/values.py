@@ -1,4 +1,4 @@
-"""Which values of knobs the program has, and which are tried, sized to the machine that they are tried on."""
+"""Values of knobs: those that the program has, and those to try, sized to the machine."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,10 +12,10 @@ from dynotune.schema.observation import Observation, ProcessState
 from dynotune.schema.setting import UNSET, Setting
 
 MOST_VALUES = 4
-"""Of one knob: its cost has one best value, and half as many or twice as many are near enough to it."""
+"""Values of one knob: the cost has one minimum, and half or twice the best value is close to it."""
 GRAPHS, COMPILED = Setting("compile.mode", "reduce-overhead"), Setting("compile.mode", "default")
 _PER_CORE = ("loader.num_workers", "host.num_threads")
-"""More of these than cores mostly take turns on them."""
+"""Knobs whose threads or processes mostly take turns if they outnumber the cores."""
 _LIVE = {
     "host.num_threads": "live.num_threads",
     "host.interop_threads": "live.num_interop_threads",
@@ -35,14 +35,14 @@ _FP32 = {"ieee": "highest", "none": "highest", "tf32": "high", "bf16": "medium"}
 _AUTOCAST = {"bfloat16": "bf16", "float16": "fp16"}
 
 Present = dict[str, Scalar]
-"""Knob to value, of those that are known to have one value throughout the program."""
+"""Knob to value, for knobs known to have a single value throughout the program."""
 
 
 # What the program has
 
 
 def present(observation: Observation, env: Mapping[str, str]) -> Present:
-    """Return what the first rank was seen to have; `env`: what the command inherits."""
+    """Return the values observed in the first rank; `env`: variables that the command inherits."""
     processes = [] if isinstance(observation.processes, Unknown) else observation.processes
     conf = next((env[name] for name in ALLOC_CONF_NAMES if env.get(name)), "")
     words = {"True": True, "False": False}
@@ -51,7 +51,7 @@ def present(observation: Observation, env: Mapping[str, str]) -> Present:
 
 
 def has(setting: Setting, present: Present, env: Mapping[str, str]) -> bool:
-    """Tell whether the program has it, as far as is known."""
+    """Tell whether the program already has this setting, as far as is known."""
     if setting.knob.startswith("env."):
         return env.get(setting.knob.removeprefix("env."), UNSET) == setting.value
     if setting.knob not in present:
@@ -72,7 +72,7 @@ def _of_process(process: ProcessState) -> Present:
         _add(
             found, "precision.autocast", [_AUTOCAST.get(str(each).removeprefix("torch.")) for each in dtypes] or ["off"]
         )
-    # Neither where a model has no such weights, or some of either.
+    # Neither if a model has no such weights, or some of each kind.
     is_last: dict[float | None, bool] = {0.0: False, 1.0: True}
     _add(found, "layout.channels_last", [is_last.get(model.channels_last_share) for model in process.models])
     if process.models and not any(model.compiled for model in process.models):
@@ -83,7 +83,7 @@ def _of_process(process: ProcessState) -> Present:
 
 
 def _add(found: Present, knob: str, values: Iterable[object]) -> None:
-    """Add a value only if all of the program agrees."""
+    """Add a value only if all parts of the program agree on it."""
     known = list(values)
     first = known[0] if known else None
     if isinstance(first, bool | int | float | str) and all(value == first for value in known):
@@ -99,7 +99,7 @@ def _number(text: str) -> Scalar:
     return text
 
 
-# What is tried
+# Values to try
 
 
 def num_cores(facts: Facts, num_ranks: int) -> int | None:
@@ -111,16 +111,16 @@ def num_cores(facts: Facts, num_ranks: int) -> int | None:
 
 
 def beyond_cores(setting: Setting, cores: int | None) -> bool:
-    """Tell whether it asks for more threads than there are cores; workers may wait, and a finding knows how long."""
+    """Tell whether the setting asks for more threads than cores; more workers than cores can help if they wait."""
     counted = isinstance(setting.value, int) and not isinstance(setting.value, bool)
     return cores is not None and setting.knob == "host.num_threads" and counted and int(setting.value) > cores
 
 
 def around(settings: Sequence[Setting], present: Present, cores: int | None) -> list[Setting]:
-    """Return `settings`, that one finding names, and their neighbours if one value is only the likeliest of many.
+    """Return one finding's `settings`, and neighbours of a single value that is only the most likely of many.
 
-    A finding knows how many workers would keep up if each were as fast as the loading process was. Half of them and
-    twice as many are tried too, within the cores or what it names; not where it asks for fewer than there are.
+    A finding gives the number of workers that keep up if each is as fast as the loading process was. Half and twice
+    this number are tried too, up to the cores or the finding's number; not if the finding wants fewer workers.
     """
     found = list(dict.fromkeys(settings))
     if GRAPHS in found and COMPILED not in found:
@@ -134,14 +134,14 @@ def around(settings: Sequence[Setting], present: Present, cores: int | None) -> 
     most = max(cores, named[-1])
     more = sorted(num for num in {min(num, most) for num in near} if num > now)
     others = [num for num in more if num not in named]
-    # The ends first, if there are too many.
+    # Keep the extremes first, if there are too many.
     keep = {*named, *[*others[-1:], *others[:-1]][: max(0, MOST_VALUES - len(named))]}
     rest = [setting for setting in found if setting.knob != "loader.num_workers"]
     return [*(Setting("loader.num_workers", num) for num in more if num in keep), *rest]
 
 
 def beside_workers(settings: Sequence[Setting], present: Present) -> list[Setting]:
-    """Return what is worth a try beside workers, if `settings` give some to a loader that has none."""
+    """Return further settings to try if `settings` add workers to a loader without any."""
     given = any(setting.knob == "loader.num_workers" and setting.value != 0 for setting in settings)
     if not given or present.get("loader.num_workers") != 0:
         return []
@@ -149,17 +149,17 @@ def beside_workers(settings: Sequence[Setting], present: Present) -> list[Settin
 
 
 def some(knob_id: str, present: Present, cores: int | None) -> list[Setting]:
-    """Return values of a knob that the user names without one; not the one that the program has.
+    """Return values to try for a knob that the user names without a value, except the program's own value.
 
     Raises:
-        UsageError: it takes so many that none of them suggests itself.
+        UsageError: the knob takes too many values to choose from.
     """
     knob = knobs.get(knob_id)
     values: Sequence[Scalar] = knob.values
     if knob.type == "bool":
         values = (True, False)
     elif knob_id in _PER_CORE and cores is not None:
-        # The largest few of 1, 2, 4 … and the cores themselves.
+        # The largest few of 1, 2, 4 … and the number of cores itself.
         powers = [1 << exponent for exponent in range(cores.bit_length()) if 1 << exponent < cores]
         values = [*powers, cores][-MOST_VALUES:]
     elif knob_id == "loader.prefetch_factor":
@@ -168,10 +168,10 @@ def some(knob_id: str, present: Present, cores: int | None) -> list[Setting]:
         raise UsageError(
             f"--try {knob_id} names no value, and none suggests itself.",
             hint=f"Name it: --try {knob_id}=VALUE, or several: --values {knob_id}=A,B,C. "
-            f"`dynotune knobs {knob_id}` says which there are.",
+            f"`dynotune knobs {knob_id}` lists them.",
         )
     if knob_id in present:
         return [Setting(knob_id, value) for value in values if value != present[knob_id]]
-    # By the first word of the default in words: what holds, as far as is known, where nobody sets it.
+    # By the first word of the default's description: the value that applies if nobody sets the knob.
     default = re.split(r"[^\w-]", knob.default.lower(), maxsplit=1)[0]
     return [Setting(knob_id, value) for value in values if str(value).lower() != default]

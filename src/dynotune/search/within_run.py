@@ -1,4 +1,4 @@
-"""Arms compared within one live run of the user's command, which goes on from one comparison to the next."""
+"""Compare arms within one live run of the user's command, which continues from one comparison to the next."""
 
 import statistics
 import time
@@ -25,13 +25,13 @@ NUM_RESULTS = 3
 
 
 class WithinRun:
-    """The live run of a study, and what it tells of arms that can change at any step.
+    """The live run of a study, which compares arms that can change at any step.
 
     Args:
         folder: of the live run; `cache_folder`: of the baseline.
-        guards: told what the program's results were with an arm.
-        left_s: seconds that the study has left.
-        runner: of a live run of the command as it is, that may go on.
+        guards: receive the program's results with each arm.
+        left_s: function that returns the seconds that the study has left.
+        runner: of a live run of the command as it is, which may go on.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class WithinRun:
         self._guards, self._cache_folder, self._left_s, self._runner = guards, cache_folder, left_s, runner
         self._leave = ExitStack()
         self.block_s: float | None = None
-        """What a block of an arm took, once one has been seen; seconds."""
+        """Seconds of an arm's block, once a block has been run."""
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
         if not arms or self._request.objective != "throughput":
@@ -80,7 +80,7 @@ class WithinRun:
             return judgement.finished
 
         found = switching.SwitchedArms()
-        # A program that ends before enough blocks came goes through its steps again.
+        # A program that ends before enough blocks are complete goes through its steps again.
         while (rest_s := began_s + limit_s - time.monotonic()) > switching.LEAST_S:
             found = self._switched(
                 [arm],
@@ -99,7 +99,7 @@ class WithinRun:
         if is_late(earlier) and not found.blamed.get(arm.key) and not found.unsuited.get(arm.key):
             found.given_up[arm.key] = f"no block of it was whole in {first_s:.0f} s"
             if self._runner is not None and self._runner.goes_on and not self._runner.makes_steps():
-                # It compiles, and the next arm would wait until that is done.
+                # The program compiles, and the next arm would have to wait for that.
                 self.end()
         return self._tested(arm, plan, found, error)
 
@@ -107,7 +107,7 @@ class WithinRun:
         if event := found.results.get(arm.key):
             self._guards.seen(arm, event)
         if blocks := found.blocks[arm.key]:
-            # The first one may compile.
+            # The first block may include compilation.
             self.block_s = statistics.median(block.end_s - block.begin_s for block in blocks)
         if arm.key in found.given_up or len(blocks) < MIN_PAIRS:
             return Tested(
@@ -120,7 +120,7 @@ class WithinRun:
         return Tested(comparison=in_process.concluded(plan, found, blocks, pairs, judgement))
 
     def _switched(self, arms: Sequence[Arm], limit_s: float, **how: Any) -> switching.SwitchedArms:
-        """Switch as `switching.switch_arms`, in the live run of the baseline that goes on, or else in a new one."""
+        """Switch arms as `switching.switch_arms`, in the continuing live run of the baseline, or else in a new one."""
         if self._runner is None or not self._runner.goes_on:
             self.end()
             self._runner = self._leave.enter_context(

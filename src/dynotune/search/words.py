@@ -7,7 +7,7 @@ from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 
 TWICE = 2.0
-"""From here on a ratio says more than a percentage does."""
+"""From this ratio on, a factor is easier to read than a percentage."""
 _SAVES_TIME = ("throughput", "latency-p99", "time-to-first-step")
 
 
@@ -19,7 +19,7 @@ def gained(study: Study, estimate: Estimate) -> str:
 
 
 def size(study: Study, speedup: float) -> str:
-    """Say how much faster; of what is used, by which share of it better."""
+    """Write how much faster an arm is; for memory and energy, the share by which it is better."""
     better, worse = ("faster", "slower") if study.run.objective in _SAVES_TIME else ("better", "worse")
     if not 1 / words.LARGEST_RATIO <= speedup <= words.LARGEST_RATIO:
         return f"more than {words.LARGEST_RATIO:g} times {better if speedup > 1 else worse}"
@@ -41,7 +41,7 @@ def interval(study: Study, ci: tuple[float, float] | None) -> str:
 
 
 def either(ids: list[str]) -> str:
-    """Write `loader.num_workers=1 or 2`: a knob that all have is said once."""
+    """Write `loader.num_workers=1 or 2`: a knob that all share is written once."""
     knob = ids[0].partition("=")[0]
     if all(id_.startswith(f"{knob}=") for id_ in ids):
         ids = [ids[0], *(id_.removeprefix(f"{knob}=") for id_ in ids[1:])]
@@ -58,7 +58,7 @@ def capitalised(sentence: str) -> str:
 
 
 def nothing_to_try(study: Study) -> str:
-    """Say why there is no candidate, and what would change that."""
+    """Explain why there is no candidate, and what would change that."""
     waiting = sorted({word for row in study.not_offered for word in re.findall(r"--allow (\w+)", row.reason)})
     if not study.not_offered:
         return "Nothing to try: no finding names a setting. --try KNOB tries one all the same."
@@ -70,7 +70,7 @@ def nothing_to_try(study: Study) -> str:
 
 
 def to_try(study: Study) -> str:
-    """Say how many candidates there are."""
+    """Write how many candidates there are."""
     num, knobs = len(study.candidates), {candidate.setting.knob for candidate in study.candidates}
     left_out = f"; {len(study.not_offered)} more are not offered" if study.not_offered else ""
     settings = "1 setting" if num == 1 else f"{num} settings of {len(knobs)} {'knob' if len(knobs) == 1 else 'knobs'}"

@@ -1,4 +1,4 @@
-"""Numbers and verdicts as people read them. Pure text; what is None is called unknown, never zero."""
+"""Write numbers and verdicts as people read them. Pure text; None is written as unknown, never as zero."""
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -9,22 +9,22 @@ from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 
 UNKNOWN = "unknown"
-# Up to here a percentage says it better than a factor.
+# Up to this ratio a percentage is easier to read than a factor.
 LARGE_RATIO = 1.1
-# Beyond these a ratio says only that it is not known, or that something else went wrong: no digits are shown.
+# Beyond these ratios, the value is unknown or something else went wrong, so no digits are shown.
 LARGEST_RATIO, SMALLEST_RATIO = 100.0, 0.01
-# An interval from below the one to above the other leaves all open: none of its digits is worth reading.
+# An interval from below the first to above the second decides nothing, so none of its digits is shown.
 OPEN_BELOW, OPEN_ABOVE = 0.1, 10.0
 TOO_WIDE = "too wide to tell anything"
-# What is less or more where the better arm is not the faster one; and in what else it is faster.
+# What an arm uses less or more of, for objectives other than speed; and what else can be faster.
 _USED: dict[Objective, str] = {"memory": "memory", "energy": "energy"}
 _IN_WHAT: dict[Objective, str] = {"latency-p99": " at the 99th percentile", "time-to-first-step": " to its first step"}
-# From here a number with three digits reads as the next unit's one.
+# From this fraction on, a number with three digits rounds up to one of the next unit.
 ROUNDS_UP = 0.9995
 
 
 def verdict(comparison: Comparison) -> str:
-    """Say the verdict in words: what the comparison proved, no more."""
+    """Write the verdict: what the comparison proved, and no more."""
     used, in_what = _USED.get(comparison.run.objective), _IN_WHAT.get(comparison.run.objective, "")
     match comparison.verdict:
         case "faster" if comparison.speedup and used:
@@ -40,7 +40,7 @@ def verdict(comparison: Comparison) -> str:
         case "same":
             return f"no effect: within ±{comparison.margin * 100:g}%"
         case "undecided":
-            # Of a new comparison: this one is not extended, or its error rate would not hold.
+            # Pairs of a new comparison: extending this one would break its error rate.
             num_pairs = comparison.num_pairs_to_settle
             return "undecided" if num_pairs is None else f"undecided: {num_pairs} pairs would likely settle it"
         case None:
@@ -50,7 +50,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def value(number: float | None, objective: Objective, unit: str = "sample") -> str:
-    """Write a run's value of an objective, with its unit; for throughput its inverse, which people compare."""
+    """Write a run's value of an objective, with its unit; for throughput its inverse, samples per second."""
     if number is None:
         return UNKNOWN
     match objective:
@@ -79,12 +79,12 @@ def speedup(comparison: Comparison) -> str:
 
 
 def interval(ci: tuple[float, float] | None) -> str:
-    """Write `1.38× to 1.47×`, with as many digits as its width deserves; an end beyond reason as `times` says it."""
+    """Write `1.38× to 1.47×`, with as many digits as its width deserves; an extreme end is written as in `times`."""
     return _interval(ci, lambda end: times(end, digits=digits(ci)))
 
 
 def so_far(speedup: float | None, ci: tuple[float, float] | None, left_s: float | None = None) -> str:
-    """Say what is known before the answer, and the time left: `so far 1.71× (1.22× to 2.40×), 80 s left`; or ""."""
+    """Write the progress and the time left, `so far 1.71× (1.22× to 2.40×), 80 s left`; "" if nothing is known."""
     parts = []
     if speedup is not None:
         known = f" ({interval(ci)})" if ci is not None else ""
@@ -95,14 +95,14 @@ def so_far(speedup: float | None, ci: tuple[float, float] | None, left_s: float 
 
 
 def gained(comparison: Comparison) -> tuple[str, str]:
-    """Say what the better arm gains and its interval: a speed-up, or of what is used the share that is saved."""
+    """Write the better arm's gain and its interval: a speed-up, or the share of memory or energy that is saved."""
     if comparison.run.objective in _USED:
         return saved(comparison.speedup), saved_interval(comparison.ci)
     return speedup(comparison), interval(comparison.ci)
 
 
 def percent_interval(ci: tuple[float, float] | None) -> str:
-    """Write an interval of ratios as `+0.4% to +5.9%`; an end that is ten times off as `< −90%` or `> +900%`."""
+    """Write an interval of ratios as `+0.4% to +5.9%`; an end beyond a factor of ten as `< −90%` or `> +900%`."""
     return _interval(ci, lambda end: _percent(end - 1, least=OPEN_BELOW - 1, most=OPEN_ABOVE - 1, sign="+"))
 
 
@@ -119,12 +119,12 @@ def saved(ratio: float | None) -> str:
 
 
 def says_nothing(ci: tuple[float, float]) -> bool:
-    """Tell whether an interval is so wide that it leaves open whether a thing is ten times better or worse."""
+    """Tell whether an interval is so wide that the result may be ten times better or ten times worse."""
     return ci[0] < OPEN_BELOW and ci[1] > OPEN_ABOVE
 
 
 def rate(per_s: float | None) -> str:
-    """Write samples or steps per second, with three digits that count."""
+    """Write samples or steps per second, with three significant digits."""
     if per_s is None:
         return UNKNOWN
     if per_s >= 100:
@@ -133,10 +133,10 @@ def rate(per_s: float | None) -> str:
 
 
 def duration(seconds: float | None, *, column: bool = False) -> str:
-    """Write seconds, milliseconds or microseconds, with three digits that count; minutes from two minutes on.
+    """Write seconds, milliseconds or microseconds, with three significant digits; minutes from two minutes on.
 
     Args:
-        column: keep the zeros at the end, for numbers that stand below each other.
+        column: keep trailing zeros, for numbers that stand below each other.
     """
     if seconds is None:
         return UNKNOWN
@@ -161,14 +161,14 @@ def share(part: float | None) -> str:
 
 
 def fine_share(part: float | None) -> str:
-    """Write a part of one as a percentage, in tenths below ten: small parts differ, and none reads as zero."""
+    """Write a part of one as a percentage, with tenths below ten, so that small parts differ and none reads as zero."""
     if not part or part >= 0.0995:
         return share(part)
     return f"{part:.1%}" if part >= 0.0005 else "< 0.1%"
 
 
 def predicted(found: Predicted) -> str:
-    """Say what running the timeline again predicts for a setting; nobody has tried it."""
+    """Write the saving that a replay of the timeline predicts for a setting, as an unproved prediction."""
     low, high = round(found.low, 2), round(found.high, 2)
     if low < 0:
         saves = f" or save up to {high:.0%}" if high > 0 else ""
@@ -180,7 +180,7 @@ def predicted(found: Predicted) -> str:
 
 
 def count(number: float | None) -> str:
-    """Write a count; an average if it is no whole number."""
+    """Write a count, or an average if it is not a whole number."""
     if number is None:
         return UNKNOWN
     return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.3g}"
@@ -211,8 +211,8 @@ def num_bytes(size: float | None) -> str:
 def plain(text: str, *, longest: int = 1000) -> str:
     """Return `text` from an untrusted file, on one line and harmless to a terminal.
 
-    What does not print (control characters, line ends, marks that turn the direction of writing) is written
-    as its escape; what exceeds `longest` characters is cut.
+    Unprintable characters (control characters, line ends, marks that turn the direction of writing) are escaped; text
+    beyond `longest` characters is cut.
     """
     if len(text) > longest:
         text = text[: longest - 1] + "…"
@@ -222,7 +222,7 @@ def plain(text: str, *, longest: int = 1000) -> str:
 
 
 def shell(arguments: Iterable[str]) -> list[str]:
-    """Quote words for a shell; what does not print is written as an escape in bash's and zsh's `$'…'`."""
+    """Quote words for a shell; unprintable characters are escaped in the `$'…'` of bash and zsh."""
     return list(map(_quoted, arguments))
 
 
@@ -259,7 +259,7 @@ def _threedigits(number: float, *, zeros: bool = False) -> str:
 
 
 def digits(ci: tuple[float, float] | None) -> int:
-    """Return the digits after the point, for a ratio with this interval."""
+    """Return the number of decimals for a ratio with this interval."""
     return 3 if ci is not None and ci[1] - ci[0] < 0.05 else 2
 
 
@@ -278,7 +278,7 @@ def _percent(share: float, *, least: float, most: float, sign: str = "") -> str:
 
 
 def _more(ratio: float) -> str:
-    """Say how much more is used, for a ratio above 1."""
+    """Write how much more is used, for a ratio above 1."""
     return f"{ratio:.2f} times the" if ratio >= 2 else f"{100 * (ratio - 1):.2g}% more"
 
 

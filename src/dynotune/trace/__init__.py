@@ -1,10 +1,10 @@
-"""Recorded traces: readers into one `Timeline`, and the facts, causes and predictions that follow from it.
+"""Recorded traces: readers make a `Timeline` of a file, from which facts, causes and predictions follow.
 
-`readers/` parse files, `facts/` describe a window, `causes/` say what time was lost to, `what_if/` runs the timeline
-again under another condition, `snapshot/` reads memory snapshots. `summarise` puts facts and causes of a trace
-together, `difference` compares two summaries. `files_of` and `arrange` say what the files that a user names are.
+`readers/` parse files, `facts/` describe a window, `causes/` attribute lost time, `what_if/` replays the timeline under
+another condition, `snapshot/` reads memory snapshots. `summarise` combines facts and causes of a trace, `difference`
+compares two summaries. `files_of` and `arrange` interpret the files that a user names.
 
-Recording a trace is the agent's work, advice is `doctor`'s, tables are `report.trace`'s.
+Elsewhere: the agent records traces, `doctor` gives advice, `report.trace` builds tables.
 """
 
 from dynotune.trace.differences import difference

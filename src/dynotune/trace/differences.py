@@ -1,4 +1,4 @@
-"""Two summaries side by side: what changed, cause by cause."""
+"""Compare two summaries: what changed, cause by cause."""
 
 import re
 from collections.abc import Callable, Hashable
@@ -14,10 +14,9 @@ NO_PROOF = "one recording of each proves nothing, `dynotune compare` measures in
 def difference(before: TraceSummary, after: TraceSummary) -> TraceDifference:
     """Return what changed from `before` to `after`; causes with the largest change first.
 
-    Times are those of the window divided by its steps where both know them, else those of the window. A cause
-    that only one of the two names counts 0 in the other. Causes are one where id and place are the same; a
-    place whose line moved within its file is the same, and so is, where only one of the traces has stacks,
-    the only cause of that id.
+    Times are those of the window, divided by its steps if both traces know them. A cause that only one of the two names
+    counts 0 in the other. Causes with the same id and place are the same; a place whose line moved within its file is
+    still the same. If only one of the traces has stacks, the only cause of an id is the same, too.
     """
     per: Literal["step", "window"] = "step" if before.num_steps and after.num_steps else "window"
     num_before = before.num_steps if per == "step" and before.num_steps else 1
@@ -51,7 +50,7 @@ def _verdict(
     if before_s is None or after_s is None:
         which = "The trace before" if before_s is None else "The trace after"
         which = "Neither trace" if before_s is after_s else which
-        return f"{which} holds anything with a duration, so nothing can be compared."
+        return f"{which} contains anything with a duration, so nothing can be compared."
     lengths = f"{words.duration(before_s)} before and {words.duration(after_s)} after"
     if per == "step":
         by = f" ({after_s / before_s - 1:+.1%})" if before_s else ""
@@ -64,7 +63,7 @@ def _verdict(
 
 
 def _matched(before: list[Cause], after: list[Cause]) -> list[tuple[list[Cause], list[Cause]]]:
-    """Return causes that are the same, of each trace; [] if the other trace has none."""
+    """Return the causes of each trace that are the same; [] if the other trace has none."""
     old, new = list(_by(before, _exactly).values()), list(_by(after, _exactly).values())
     pairs: list[tuple[list[Cause], list[Cause]]] = []
     for key in (_exactly, _without_line, _only_id):
@@ -108,7 +107,7 @@ def _by(items: list[T], key: Callable[[T], Hashable]) -> dict[Hashable, list[T]]
 
 def _at(where: Place) -> str:
     name = where.function or where.operator or where.call
-    # The file's own name is enough in a sentence.
+    # In a sentence, the file's name without folders is enough.
     match = re.fullmatch(r"(?:.*/)?([^/]+)\((\d+)\): (.*)", name, flags=re.DOTALL)
     if match is not None:
         name = f"{match[1]}:{match[2]} {match[3]}"
@@ -116,7 +115,7 @@ def _at(where: Place) -> str:
 
 
 def _lengths(change: CauseChange) -> str:
-    # A trace that does not name a cause need not be free of it.
+    # A trace that does not name a cause may still contain it.
     before, after = (
         words.duration(seconds) if seconds else "not seen" for seconds in (change.before_s, change.after_s)
     )

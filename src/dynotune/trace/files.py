@@ -1,4 +1,4 @@
-"""Which files were named, and whether they are one trace or two to compare."""
+"""Interpret the named files: one trace of several ranks, or two traces to compare."""
 
 import os
 import re
@@ -15,17 +15,17 @@ Question = Literal["compare", "ranks"] | None
 SNAPSHOTS = (".pickle", ".pkl")
 PICKLED = b"\x80"
 TRACES = (".json", ".json.gz", ".sqlite")
-# Enough of a file to see what it is: a trace names its events, or its first one, near the beginning.
+# Enough of a file to recognise it: a trace names its events, or its first event, near the beginning.
 HEAD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Arrangement of the processes for reading.
+    """The traces to read, each a list of processes.
 
     Args:
-        traces: one, or before and after.
-        why: a sentence for the user, where it was not asked for and could have been otherwise; "" else.
+        traces: one trace, or the traces before and after.
+        why: a sentence for the user if the user did not ask for this arrangement and another was possible; else "".
     """
 
     traces: tuple[list[Timeline], ...]
@@ -35,7 +35,7 @@ class Arrangement:
 def files_of(arguments: Sequence[Path]) -> list[list[Path]]:
     """Return the files that each argument stands for: itself, or the traces of a folder by name.
 
-    Raises UsageError: it is missing, or a folder without a trace; a file is named twice.
+    Raises UsageError: the argument is missing, or a folder without a trace; or a file is named twice.
     """
     found = [_files_of(argument) for argument in arguments]
     seen: dict[Path, Path] = {}
@@ -51,7 +51,7 @@ def arrange(arguments: Sequence[Sequence[Timeline]], asked: Question) -> Arrange
 
     `arguments`: the processes found in the files of each argument.
 
-    Raises UsageError: they are neither, or not what was asked for.
+    Raises UsageError: the files are neither, or not what the user asked for.
     """
     every = [timeline for timelines in arguments for timeline in timelines]
     if asked == "compare":
@@ -78,12 +78,12 @@ def arrange(arguments: Sequence[Sequence[Timeline]], asked: Question) -> Arrange
 
 
 def as_text(path: Path) -> str:
-    """Return its name, with the bytes that are no UTF-8 written out: JSON has no room for them."""
+    """Return the file's name with bytes that are not UTF-8 escaped, since JSON cannot contain them."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def is_snapshot(path: Path) -> bool:
-    """Tell whether it is a pickle; what is in it, its reader says. Raises UsageError: it cannot be read."""
+    """Tell whether the file is a pickle; its reader checks the content. Raises UsageError: the file cannot be read."""
     try:
         with path.open("rb") as file:
             return path.suffix in SNAPSHOTS or file.read(1) == PICKLED
@@ -99,7 +99,7 @@ def _files_of(argument: Path) -> list[Path]:
     except (OSError, ValueError) as error:
         raise unreadable(str(argument), error) from error
     if not stat.S_ISDIR(mode):
-        # Pipes and devices can be read once, or never end; traces are looked at before they are read.
+        # Pipes and devices can be read only once, or never end; traces are inspected before they are read.
         if not stat.S_ISREG(mode):
             raise UsageError(
                 f"{argument} is not an ordinary file, as a trace must be.",
@@ -130,7 +130,7 @@ def _in_natural_order(path: Path) -> list[tuple[int, str]]:
 
 
 def _looks_like_a_trace(path: Path) -> bool:
-    """Tell whether a file of a folder is a trace; other JSON may lie there. An unreadable file counts as one."""
+    """Tell whether a file of a folder is a trace, since other JSON may be there. An unreadable file counts as one."""
     if path.suffix == ".sqlite":
         return True
     import gzip
@@ -151,7 +151,7 @@ def _are_ranks(timelines: Sequence[Timeline]) -> bool:
 
 
 def _two(arguments: Sequence[Sequence[Timeline]]) -> tuple[list[Timeline], list[Timeline]]:
-    """Return before and after: two arguments, or a folder that holds two."""
+    """Return before and after, from two arguments or from a folder with two traces."""
     sides = [list(timelines) for timelines in arguments]
     if len(sides) == 1:
         by_source: dict[str, list[Timeline]] = {}

@@ -1,4 +1,4 @@
-"""From timelines to the record: all facts of all ranks. Defined in docs/reference/trace.md."""
+"""Summarise timelines: all facts of all ranks. Defined in docs/reference/trace.md."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -28,13 +28,13 @@ from dynotune.trace.facts.source_locations import Places
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 NUM_GAPS = 20
-"""The longest gaps of all devices that are listed."""
+"""Most gaps that are listed, the longest of all devices."""
 NOTED_SHARE = 0.01
-"""Of the window: idle time without a known cause is mentioned from here on."""
+"""Share of the window: idle time without a known cause is mentioned from this share on."""
 
 
 def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
-    """Summarise what the traces of one job's ranks say, from one timeline per rank. There must be at least one."""
+    """Summarise the traces of one job's ranks, from one timeline per rank. There must be at least one."""
     facts = [gather(timeline) for timeline in timelines]
     compared = ranks.compare(timelines, [one.window for one in facts], [one.steps for one in facts])
     lead = max(facts, key=lambda one: one.window_ns)
@@ -154,7 +154,7 @@ def _longest_gaps(facts: Sequence[RankFacts]) -> list[Gap]:
 
 
 def _unknown(facts: Sequence[RankFacts]) -> dict[str, Unknown]:
-    """Return what the traces do not tell, as the reader said, and what was looked for in vain."""
+    """Return the facts that the traces lack, according to the reader, and facts that were not found."""
     reasons: dict[str, str] = {}
     for one in facts:
         reasons |= one.timeline.missing
@@ -184,7 +184,7 @@ def _notes(facts: RankFacts) -> list[str]:
     if before_ns / facts.window_ns >= NOTED_SHARE:
         notes.append(
             f"{rank}the first {duration(before_ns)} of the window went to work that was queued before the recording "
-            "began: a step is shorter than is said here"
+            "began: a step is shorter than reported here"
         )
     other = facts.busiest.gaps.idle_ns()["other"] / facts.window_ns
     if other >= NOTED_SHARE:
@@ -193,7 +193,7 @@ def _notes(facts: RankFacts) -> list[str]:
 
 
 def _left_over_ns(facts: RankFacts) -> int:
-    """Return how long the busiest device worked on what has no recorded launch before it came to what has one."""
+    """Return how long the busiest device worked on work without a recorded launch before any with one."""
     device, start_ns = facts.timeline.device, facts.window[0]
     here = (device.device == facts.device) & (device.end_ns > start_ns)
     launched = device.start_ns[here & (device.launch != UNKNOWN)]

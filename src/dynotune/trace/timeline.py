@@ -1,7 +1,7 @@
-"""What a recorded trace says happened, in columns: one `Timeline` a process, whoever recorded it.
+"""A recorded trace in columns: one `Timeline` per process, independent of the recorder.
 
-Times are whole nanoseconds on the recorder's own clock. Rows are sorted by start; where two start together,
-the longer stands first, so an enclosing span precedes what it encloses.
+Times are whole nanoseconds on the recorder's own clock. Rows are sorted by start; if two start together, the longer
+comes first, so an enclosing span precedes the spans inside it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 UNKNOWN = -1
-"""Stands in integer columns for a value that the trace does not give. It is never a measured value."""
+"""In integer columns, a value that the trace does not contain. It is never a measured value."""
 
 
 class HostKind(IntEnum):
     OPERATOR = 0  # aten::conv2d, autograd nodes, torch.compile's regions
     ANNOTATION = 1  # record_function, ProfilerStep, NVTX ranges, Optimizer.step, enumerate(DataLoader)
     PYTHON = 2  # a Python function, named `file.py(line): function`
-    CALL = 3  # of the CUDA (or HIP) runtime or driver
+    CALL = 3  # call of the CUDA (or HIP) runtime or driver
 
 
 class DeviceKind(IntEnum):
@@ -40,11 +40,11 @@ class HostSpans:
     """Work of the process on its cores; spans of one thread nest.
 
     Args:
-        start_ns, end_ns: int64; end is not before start.
-        kind: of `HostKind`, int8.
+        start_ns, end_ns: int64; the end is not before the start.
+        kind: a `HostKind`, int8.
         name: index into `Timeline.names`, int32.
         thread: index into `Timeline.threads`, int32.
-        correlation: what ties a CALL to the device work it queued, int64; UNKNOWN for other kinds.
+        correlation: number that a CALL shares with the device work that it queued, int64; UNKNOWN for other kinds.
     """
 
     start_ns: Ints
@@ -64,14 +64,14 @@ class DeviceSpans:
 
     Args:
         start_ns, end_ns: int64.
-        kind: of `DeviceKind`, int8.
-        name: index into `Timeline.names`, int32. A copy is named as the profiler of torch names it
-            ("Memcpy HtoD (Pageable -> Device)"), whatever recorded it.
-        device: its index as CUDA numbers it, int32.
-        stream: as the recorder numbers it, int64.
-        launch: row of the CALL in `HostSpans` that queued it, int64; UNKNOWN where the trace does not tell.
-            All kernels of one CUDA graph share the call that launched the graph.
-        num_bytes: copied or set, int64; UNKNOWN for kernels.
+        kind: a `DeviceKind`, int8.
+        name: index into `Timeline.names`, int32. A copy has the name that torch's profiler gives it ("Memcpy HtoD
+            (Pageable -> Device)"), whatever the recorder.
+        device: CUDA's index of the device, int32.
+        stream: the recorder's number of the stream, int64.
+        launch: row in `HostSpans` of the CALL that queued the work, int64; UNKNOWN if the trace does not have it. All
+            kernels of one CUDA graph share the call that launched the graph.
+        num_bytes: bytes copied or set, int64; UNKNOWN for kernels.
     """
 
     start_ns: Ints
@@ -107,7 +107,7 @@ class MemoryMarks:
 
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
-    """A GPU as the recorder describes it; None and "" for what it leaves out."""
+    """A GPU as the recorder describes it; None and "" for values that the recorder leaves out."""
 
     name: str = ""
     compute_capability: tuple[int, int] | None = None
@@ -118,15 +118,15 @@ class Timeline:
     """One process of a recorded program.
 
     Args:
-        source: the file it was read from.
+        source: the file from which it was read.
         recorder: "torch.profiler" or "nsys".
         names: distinct names of spans.
         threads: label of each thread, distinct within the process.
-        rank, world_size: None where the trace does not say.
-        clock_base_ns: what to add to a time to get nanoseconds since 1970; None where the trace does not say.
-        notes: what is partial, in words for the user ("cut short: everything up to event 40,312").
-        missing: facts that this trace cannot give, name to reason: "device", "launches", "stacks" and "memory"
-            whoever recorded it, and what else its reader knows to be absent.
+        rank, world_size: None if the trace does not contain them.
+        clock_base_ns: offset of times to nanoseconds since 1970; None if the trace does not contain it.
+        notes: which parts are incomplete, in words for the user ("cut short: everything up to event 40,312").
+        missing: facts that this trace lacks, with the reason: "device", "launches", "stacks" and "memory" for every
+            recorder, and other facts that its reader found absent.
     """
 
     source: str
@@ -145,8 +145,8 @@ class Timeline:
 
     @property
     def devices(self) -> list[int]:
-        """Return indices of the devices that did something, ascending; UNKNOWN is one if the trace does not tell."""
-        # Not np.unique, whose first call imports a package that takes longer than a small trace.
+        """Return indices of the devices that did something, ascending, with UNKNOWN for work on an unknown device."""
+        # np.unique is avoided: its first call imports a package that takes longer than a small trace.
         device = self.device.device
         others = np.flatnonzero(device[1:] != device[:-1]) + 1
         return sorted({*device[:1].tolist(), *device[others].tolist()})
@@ -168,7 +168,7 @@ def joined(parts: Sequence[Table]) -> Table:
 
 
 def by_alphabet(names: Mapping[str, int]) -> tuple[list[str], Ints]:
-    """Sort names by alphabet, so that a file's order does not show; return also what each number becomes there."""
+    """Sort names by alphabet, independent of the file's order; return also the new number of each old number."""
     ordered = sorted(names)
     number = np.empty(len(ordered), dtype=np.int64)
     number[[names[name] for name in ordered]] = np.arange(len(ordered))
@@ -176,13 +176,13 @@ def by_alphabet(names: Mapping[str, int]) -> tuple[list[str], Ints]:
 
 
 def touching(spans: HostSpans | DeviceSpans, window: tuple[int, int]) -> NDArray[np.bool_]:
-    """Tell whether each span has a part in the window [start, end) of nanoseconds, or begins in it."""
+    """Tell whether each span overlaps the window [start, end) of nanoseconds, or begins in it."""
     inside: NDArray[np.bool_] = spans.start_ns < window[1]
     return inside & ((spans.end_ns > window[0]) | (spans.start_ns >= window[0]))
 
 
 def queued_ns(timeline: Timeline, rows: Ints) -> Ints:
-    """Tell when the host queued each of these rows of the device; when it started, if the trace does not tell."""
+    """Return when the host queued each of these rows of the device; its start if the trace lacks that."""
     queued = timeline.device.start_ns[rows]
     launch = timeline.device.launch[rows]
     queued[launch != UNKNOWN] = timeline.host.start_ns[launch[launch != UNKNOWN]]
@@ -190,7 +190,7 @@ def queued_ns(timeline: Timeline, rows: Ints) -> Ints:
 
 
 def told_by_name(names: list[str], name: NDArray[np.int32], tell: Callable[[str], object]) -> NDArray[np.bool_]:
-    """Tell whether `tell` says yes of the name of each row; each distinct name is asked once, no other name ever.
+    """Return for each row whether `tell` accepts its name; `tell` is called once per distinct name of the rows.
 
     Args:
         names: of the timeline; `name`: index into it for each row, not UNKNOWN.
@@ -202,15 +202,15 @@ def told_by_name(names: list[str], name: NDArray[np.int32], tell: Callable[[str]
 
 
 def in_order(start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return rows in the order that the tables promise: by start, then the longer first, then as they came."""
+    """Return rows in the order that the tables promise: by start, then the longer first, then as they were."""
     return np.lexsort((-end_ns, start_ns)).astype(np.int64, copy=False)
 
 
 def launches(correlation: Ints, calls: HostSpans) -> Ints:
     """Return the row in `calls` of the CALL with each `correlation`; UNKNOWN if there is none.
 
-    Where several calls bear the same correlation (a runtime call and the driver call inside it), the outermost
-    one, which started first, counts.
+    If several calls have the same correlation (a runtime call and the driver call inside it), the outermost one counts,
+    which started first.
     """
     rows = np.flatnonzero((calls.kind == HostKind.CALL) & (calls.correlation != UNKNOWN))
     known = calls.correlation[rows]

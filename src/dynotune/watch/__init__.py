@@ -1,11 +1,11 @@
-"""A live run as it is now: followed, stored in bounded room, judged once a second, and shown.
+"""Watch a live run: follow it, store it in bounded memory, judge it once a second, and show it.
 
-`Watcher` follows a run folder (`follower`, `processes`), keeps what it saw (`store`), and makes one `View` a second
-(`analysis`: the sentence and the alerts). What shows the view only shows it: `Lines` and `Screen` in the terminal,
-`Server` as a page and for Prometheus; `Commands` starts the user's own at each alert.
+`Watcher` follows a run folder (`follower`, `processes`), stores values (`store`), and makes one `View` a second
+(`analysis`: the sentence and the alerts). Displays only show the view: `Lines` and `Screen` in the terminal, `Server`
+as a page and for Prometheus; `Commands` starts the user's own commands at each alert.
 
-Starting the command is `launch`'s. Nothing here reaches into the program, but for the signal that asks a stalled one
-where its threads are.
+`launch` starts the command. This room does not reach into the program, except by the signal that asks a stalled program
+for its threads' stacks.
 """
 
 from typing import TYPE_CHECKING

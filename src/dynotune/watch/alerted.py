@@ -1,4 +1,4 @@
-"""Alerts when they begin, and a command of the user's that each of them starts."""
+"""Detect alerts when they begin, and start the user's command for each."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ MOST_AT_ONCE, MOST_DETAILS = 4, 64
 
 
 class Begun:
-    """Filter for alerts that the view before did not have."""
+    """Filter for alerts that the previous view did not have."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
@@ -24,10 +24,10 @@ class Begun:
 
 
 class Commands:
-    """Shell commands, started for each alert that begins; none is waited for.
+    """Shell commands, started without waiting for each alert that begins.
 
-    The command reads the alert as JSON (`schema.watch.Alert`) from its input: what programs chose, as their names, is
-    never part of the command itself. Four may run at once; alerts beyond start none. What they print goes to `output`.
+    The command gets the alert as JSON (`schema.watch.Alert`) on its input: text that programs chose, such as names, is
+    never part of the command itself. At most four run at once; further alerts start none. They print to `output`.
     """
 
     def __init__(self, command: str, output: IO[str]) -> None:
@@ -53,7 +53,7 @@ class Commands:
         self._running.append(started)
         assert started.stdin is not None
         try:
-            # No more than a pipe holds, so nobody waits for a command that does not read.
+            # No more than a pipe can hold, so that a command that does not read blocks nobody.
             told = document.without_secrets(msgspec.structs.replace(alert, details=alert.details[:MOST_DETAILS]))
             started.stdin.write(msgspec.json.encode(told))
             started.stdin.close()

@@ -1,7 +1,6 @@
-"""Judge the last seconds: the cause in one sentence, since which step, and what is wrong enough for an alert.
+"""Judge the last seconds: the cause in one sentence, the step since when, and faults serious enough for an alert.
 
-Each second's `Look` becomes a `Moment`, and a change is a moment unlike those of the past. What the alerts mean stands
-in the guide.
+Each second's `Look` becomes a `Moment`, and a change is a moment unlike the past ones. The guide explains the alerts.
 """
 
 import math
@@ -20,20 +19,20 @@ WINDOW_S, LONGEST_WINDOW_S, FEWEST_STEPS = 10.0, 60.0, 10
 MINUTE_S = 60.0
 INPUT_BOUND, DEVICE_BOUND, DEVICE_IDLE = 0.25, 0.85, 0.05
 STILL = 0.6
-"""Part of a bound: a cause stays until its share is below this, for shares of ten seconds vary."""
+"""Part of a bound: a cause stays until its share falls below this, since shares of ten seconds vary."""
 FEWEST_BINS, LONG_STEP_S, FEWEST_LONG = 5, 5.0, 3
-"""Seconds with steps that a pace needs; steps that are long fill fewer."""
+"""Seconds with steps that a pace needs; the number of seconds is smaller if steps are long."""
 DROP, BELOW_ALL = 0.9, 0.97
-"""A pace is slow below this share of its usual past, if it is also below so much of the slowest that was usual."""
+"""A pace is slow below this share of its usual past, if it is also below this share of the slowest usual pace."""
 PAST_S, FEWEST_PAST, MOST_MOMENTS, LOOKS = 20.0, 30, 600, 3
-"""The past ends this long before now, and is so many looks at least. What passes within three looks is no change."""
+"""The past ends this long before now, and has at least this many looks. Changes within three looks are ignored."""
 MORE_CORES, LAG = 0.25, 0.1
 HALTED_S = 3.0
-"""A process that was stopped explains at once why there are no steps."""
+"""Seconds without a step after which a stopped process explains the pause."""
 STALL_S, STALL_STEPS, BUSY_STALL_S, QUIET_CORES = 10.0, 10.0, 300.0, 0.1
 WARM_S, LEAST_GROWTH_BYTES = 30.0, 64 << 20
 GROWTH = ((15.0, 600.0), (120.0, 3600.0), (600.0, 86400.0))
-"""Seconds in which memory grew all along, and in how many more it would be full."""
+"""Seconds in which memory has grown all along, and further seconds within which it would be full."""
 SLOWING = {"sw-power-cap", "hw-slowdown", "sw-thermal", "hw-thermal", "hw-power-brake"}
 CAUSES: dict[Cause, str] = {
     "input": "Input-bound: the loader lets each step wait {input} of its time",
@@ -52,7 +51,7 @@ class Shares(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Look at a run: all that is known at one moment."""
+    """Everything known about a run at one moment."""
 
     now: float
     begun_s: float
@@ -71,12 +70,12 @@ class Look(NamedTuple):
         return self.store.of(name, whose).over(self.now - length_s)
 
     def mean(self, name: str) -> float | None:
-        """Return the mean over the last ten seconds, and over all that have one."""
+        """Return the mean over the last ten seconds, over all ranks or GPUs that have the value."""
         found = [mean for whose in self.store.whose(name) if not math.isnan(mean := self.lately(name, whose).mean)]
         return fmean(found) if found else None
 
     def window_s(self, rank: str) -> float:
-        """Return ten seconds, or as long as ten steps take."""
+        """Return ten seconds, or the time of ten steps if that is longer."""
         num = 0
         for each in reversed(self.store.of("step", rank).bins(self.now - LONGEST_WINDOW_S)):
             num += each.num
@@ -96,11 +95,11 @@ class Look(NamedTuple):
         return Shares(wait_s / step_s, None if percent is None else percent / 100)
 
     def pace_s(self) -> float | None:
-        """Return the median over the last seconds of the first rank's mean step: a pause does not move it."""
+        """Return the median over recent seconds of the first rank's mean step, which a pause does not change."""
         found = [each.mean for each in self.steps(self.now - self.window_s(self.ranks[0]))] if self.ranks else []
         if not found or len(found) < (FEWEST_BINS if median(found) < LONG_STEP_S else FEWEST_LONG):
             return None
-        # The last three seconds know what has passed already.
+        # The last three seconds already exclude what has passed.
         return min(median(found), median(found[-3:]))
 
     def steps(self, begin_s: float) -> list[Bin]:
@@ -130,7 +129,7 @@ class Change(NamedTuple):
 
 
 class Analysis:
-    """Judge of one look after another, which keeps the moments."""
+    """Judges one look after another, and keeps the moments."""
 
     def __init__(self) -> None:
         self.past: deque[Moment] = deque(maxlen=MOST_MOMENTS)
@@ -148,7 +147,7 @@ class Analysis:
         cause = "stalled" if stalls else cause_of(look, shares, before) if shares else ""
         now = Moment(look.now, look.step, cause, pace_s, shares, look.mean("cores"), look.mean("others"), is_usual)
         found = [*stalls, *memory_growth(look), *device_shared(look)]
-        if not stalls:  # a program that stands still is not judged by its pace
+        if not stalls:  # a stalled program has no pace to judge
             found += [*input_bound(look), *rank_lag(look)]
             if not (is_usual or any(each.is_usual for each in list(self.past)[-LOOKS:])):
                 found += throughput_drop(look, now, usual)
@@ -157,7 +156,7 @@ class Analysis:
         return now, found, change
 
     def _change(self, look: Look, now: Moment) -> Change | None:
-        """Return a change of the cause: less than three looks of another cause are none."""
+        """Return a change of the cause, if the other cause lasts for at least three looks."""
         first, before, num_other = now, now, 0
         for each in reversed(self.past):
             if each.cause == now.cause:
@@ -171,7 +170,7 @@ class Analysis:
 
 
 def _first_step(look: Look, before: Moment, first: Moment) -> int:
-    """Return the first second whose steps are nearer to what came after than to what was."""
+    """Return the first second whose steps are more like those after the change than those before it."""
     old_s, after = before.pace_s or math.nan, [each.mean for each in look.steps(first.at_s)]
     new_s = median(after) if after else first.pace_s or math.nan
     bins = [each for each in look.steps(before.at_s - WINDOW_S) if each.begin_s <= first.at_s]
@@ -191,7 +190,7 @@ def cause_of(look: Look, shares: Shares, before: Cause = "") -> Cause:
 
 
 def sentence(look: Look, now: Moment) -> str:
-    """Say the cause in words, with its reason."""
+    """Write the cause in words, with its reason."""
     if now.shares is None or now.cause not in CAUSES:
         return ""
     shares, cores = now.shares, words.UNKNOWN if now.cores is None else f"{now.cores:.1f}"
@@ -203,7 +202,7 @@ def sentence(look: Look, now: Moment) -> str:
 
 
 def loader_reason(look: Look) -> str:
-    """Say why the loader is late, by what its workers do; may be empty."""
+    """Explain why the loader is late, by the state of its workers; may be empty."""
     workers = [row for row in look.rows if row.role.startswith("worker")]
     num, others = len(workers), look.mean("others") or 0.0
     at_disk = sum(row.at_disk_share >= 0.3 for row in workers)
@@ -239,7 +238,7 @@ def throughput_drop(look: Look, now: Moment, usual: Sequence[Moment]) -> Iterato
 
 
 def _grown(look: Look, now: Moment, usual: Sequence[Moment], pace_s: float, usual_s: float) -> str:
-    """Return name what a step takes longer for than it did: the input, else the host, else who uses the cores."""
+    """Return what takes longer in a step than before: the input, else the host, else the user of the cores."""
     before = [each.shares for each in usual if each.shares]
     if now.shares and before:
         more_s = now.shares.input * pace_s - fmean(each.input for each in before) * usual_s
@@ -266,7 +265,7 @@ def input_bound(look: Look) -> Iterator[Alert]:
 
 
 def rank_lag(look: Look) -> Iterator[Alert]:
-    """Report a rank that is behind the others, and in what."""
+    """Report a rank that is behind the others, and the part of its step that takes longer."""
     steps, wait_s = {}, {}
     for rank in look.ranks:
         step, wait = (look.lately(name, rank, look.window_s(rank)) for name in ("step", "wait"))
@@ -284,7 +283,7 @@ def rank_lag(look: Look) -> Iterator[Alert]:
             text = f"Rank {rank} lags: {why.format(words.duration(more))}."
             yield Alert(id="rank-lag", whose=rank, text=text)
         if late:
-            return  # what a part explains makes the steps of those that wait uneven, too
+            return  # a part with an explanation also makes the steps of waiting ranks uneven
 
 
 def memory_growth(look: Look) -> Iterator[Alert]:
@@ -303,7 +302,7 @@ def memory_growth(look: Look) -> Iterator[Alert]:
 
 
 def growth(series: Series, now: float, room_bytes: float) -> float | None:
-    """Return bytes per second, if it grew all along and would soon be full; None else."""
+    """Return bytes per second if the series grew all along and would soon reach the limit; None otherwise."""
     for length_s, full_s in GROWTH:
         bins = series.bins(now - length_s)
         if len(bins) < 6 or bins[-1].begin_s - bins[0].begin_s < 0.8 * length_s:
@@ -317,7 +316,7 @@ def growth(series: Series, now: float, room_bytes: float) -> float | None:
 
 
 def stalled(look: Look) -> Iterator[Alert]:
-    """Report no step for long, and nothing of the run at work; or for very long."""
+    """Report that no step has ended for long while no process works; or for very long."""
     if not look.ranks:
         return
     ever = look.store.of("step", look.ranks[0]).ever

@@ -1,4 +1,4 @@
-"""How a value is called and written in tables and metrics: by its field's name and the unit that ends it."""
+"""Labels and formats of values in tables and metrics, from the field's name and the unit at its end."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from dynotune.text import words
 
 
 class Unit(NamedTuple):
-    """Unit as it is written, and what Prometheus calls it: so many of that are one of these."""
+    """A unit as text, Prometheus's name of its base unit, and how many base units one of this unit is."""
 
     write: Callable[[float], str]
     metric: str
@@ -32,7 +32,7 @@ UNITS = {
 
 
 def unit_of(field: str) -> tuple[str, Unit | None]:
-    """Split the field's name into the name without its unit, and the unit; None if it is no measure."""
+    """Split a field's name into the name without its unit, and the unit; None if it has no unit."""
     ending = next((ending for ending in UNITS if field.endswith(ending)), None)
     return (field, None) if ending is None else (field.removesuffix(ending), UNITS[ending])
 
@@ -46,14 +46,14 @@ class Table(NamedTuple):
 
 
 def tables(view: View) -> list[Table]:
-    """Return all tables of the view that have rows; without columns of which nothing is known."""
+    """Return all tables of the view that have rows, without columns whose values are all unknown."""
     gpus = [] if isinstance(view.gpus, Unknown) else view.gpus
     parts: dict[str, Sequence[msgspec.Struct]] = {"Ranks": view.steps_s, "GPUs": gpus, "Processes": view.processes}
     return [_table(title, rows) for title, rows in parts.items() if rows]
 
 
 def unknown(view: View) -> list[str]:
-    """Say why unknown values are unknown."""
+    """Explain why unknown values are unknown."""
     gpus = [msgspec.structs.asdict(gpu) for gpu in view.gpus] if isinstance(view.gpus, list) else [{"gpus": view.gpus}]
     found = [(field, value.reason) for gpu in gpus for field, value in gpu.items() if isinstance(value, Unknown)]
     reasons = {reason: unit_of(field)[0].replace("_", " ") for field, reason in found}

@@ -1,4 +1,4 @@
-"""Follows a run folder: new steps, samples of the machine and processes, into the store."""
+"""Follow a run folder: put new steps, samples of the machine, and processes into the store."""
 
 import contextlib
 import os
@@ -24,9 +24,9 @@ from dynotune.watch.store import Store
 
 MOST_MARKS = 200
 PAUSE, PAUSE_S = 10.0, 0.25
-"""A step of so many times the median, and so long at least, holds something else."""
+"""A step of this many times the median, and at least this long, includes other work."""
 GONE_S = 5.0
-"""A run without a living process is over after this time, if dynotune did not write down how it ended."""
+"""A run without a living process is over after this time, if dynotune did not record how it ended."""
 
 
 class Rank:
@@ -41,7 +41,7 @@ class Rank:
 
 
 class Follower:
-    """Follower of a run as it is now; nothing is written into its folder."""
+    """Follows a run as it is now, without writing into its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.store, self.processes = folder, Store(), Processes()
@@ -57,7 +57,7 @@ class Follower:
         self._before: probe.Sample | None = None
         self._used: set[int] = set()
         self._alive_s = time.perf_counter()
-        # Known before the first sample: what its processes used before is none of the first second's.
+        # Read before the first sample, so that the processes' earlier use does not count in the first second.
         self._known = self._records.update()
         gpus = probe.nvml.visible_gpus(os.environ)
         self._sampler = probe.Sampler(probe.host.usable_cpus(), gpus, self.pids, 1.0, watched=True)
@@ -67,7 +67,7 @@ class Follower:
         self._sampler.stop()
 
     def pids(self) -> list[int]:
-        """Return the run's living processes, parents before children. Ids are used again, environments are not."""
+        """Return the run's living processes, parents before children, by environment: ids can be reused."""
         found: dict[int, None] = {}
         for pid in {record.pid: None for record in self._known}:
             if pid not in found and processes.environment_holds(pid, b"DYNOTUNE_RUN=" + os.fsencode(self.folder)):
@@ -75,24 +75,24 @@ class Follower:
         return list(found)
 
     def update(self, now: float) -> None:
-        """Read what has come. `now`: on CLOCK_MONOTONIC."""
+        """Read all new data. `now`: on CLOCK_MONOTONIC."""
         self._known = self._records.update()
         if self._known and not self.command:
-            # The first process is the command, or what a script began first.
+            # The first process is the command, or the first one that a script started.
             self.command = list((self._known[0].last("process") or {}).get("argv") or [])
         self.begun_s = min((record.start_s for record in self._known), default=None)
         self.notes = [*self._sampler.errors]
         for sample in self._sampler.samples[-1:]:
             self._take_sample(sample)
         for record in self._known:
-            self._rank(record)  # known before processes are called by their part in it
+            self._rank(record)  # first, since processes are named by their rank
         name = "rank {}" if len(self.ranks) > 1 else "program"
         self.processes.update(self.pids(), {rank.pid: name.format(rank.name) for rank in self.ranks.values()}, now)
         if self.processes.rows:
             self._alive_s = now
             self.store.add("rss", "", now, sum(row.rss_bytes for row in self.processes.rows))
         more: list[Record] = []
-        with contextlib.suppress(RecordError):  # one is gone since it was listed
+        with contextlib.suppress(RecordError):  # one may have disappeared since it was listed
             more = self._more.update()
         for record in [*self._known, *more]:
             self._take(record)
@@ -101,7 +101,7 @@ class Follower:
         self.is_over |= bool(self._known) and now - self._alive_s > GONE_S
 
     def _rank(self, record: Record) -> Rank | None:
-        """Tell whose record it is; None for a process that makes no steps, or none yet."""
+        """Return the rank of a record; None for a process that makes no steps, or none yet."""
         if record.pid not in self.ranks and record.steps and record.events.get("cycle"):
             number, taken = record.among_ranks("rank"), {rank.name for rank in self.ranks.values()}
             name = str(len(self.ranks) if number is None or str(number) in taken else number)
@@ -119,9 +119,9 @@ class Follower:
         number = int(record.path.stem.rpartition("-")[2])
         if record.path.suffix == ".more" and record.steps and number >= rank.num_files:
             if number > rank.num_files:
-                rank.last_end_s = None  # files between were gone before they were read
+                rank.last_end_s = None  # files in between were deleted before they were read
             rank.num_files = number + 1
-        # They are kept in the store alone, in bounded room.
+        # Steps are kept only in the store, in bounded memory.
         steps, record.steps[:] = record.steps[:], []
         for step in steps:
             self._take_step(rank, step)
@@ -162,7 +162,7 @@ class Follower:
                 self._take_cores(before, sample)
 
     def _of_the_run(self, sample: probe.Sample, gpus: Sequence[probe.Gpu]) -> list[probe.Gpu]:
-        """Return GPUs that its processes were seen on; before, all but those that only other processes use."""
+        """Return the GPUs on which its processes were seen; before that, all but those that only others use."""
         listed = {
             gpu.nvml_index: [] if isinstance(gpu.processes, Unknown) else gpu.processes
             for gpu in (gpus if sample.pids_comparable else [])
@@ -182,7 +182,7 @@ class Follower:
 def _gpu(sample: probe.Sample, gpu: probe.Gpu, before: GpuView | None) -> GpuView:
     fields = {name: getattr(gpu, name) for name in GpuView.__struct_fields__ if hasattr(gpu, name)}
     for name in ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s"):
-        if before is not None and isinstance(fields[name], Unknown):  # asked less often than the rest
+        if before is not None and isinstance(fields[name], Unknown):  # asked less often than the others
             fields[name] = getattr(before, name)
     known = [] if isinstance(gpu.processes, Unknown) or not sample.pids_comparable else gpu.processes
     others = {each: each.sm_percent for each in known if not each.ours and isinstance(each.sm_percent, int)}

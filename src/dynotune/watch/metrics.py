@@ -1,4 +1,4 @@
-"""The view as metrics: names and units by the conventions of Prometheus."""
+"""Export the view as metrics: names and units by the conventions of Prometheus."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUCKETS_S = tuple(float(f"{mantissa}e{power}") for power in range(-4, 3) for man
 
 
 def text(watcher: Watcher) -> bytes:
-    """Write all metrics as they are now, in Prometheus' format.
+    """Write all current metrics in Prometheus' format.
 
     Raises CannotRunHere: prometheus-client is not installed.
     """
@@ -56,7 +56,7 @@ def _families(watcher: Watcher) -> Iterator[Any]:
 
 
 def _gauges(view: View) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Yield name, help, label, and values by the label's."""
+    """Yield each metric's name, help text, label, and values by the label's value."""
     yield "running", "1 while the program runs.", "", {"": float(view.state != "ended")}
     yield "bottleneck", "1 for the cause that the last seconds show.", "cause", {view.cause or "none": 1}
     yield "alert", "1 for each alert that holds.", "id", {alert.id: 1 for alert in view.alerts}
@@ -73,7 +73,7 @@ def _gauges(view: View) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
 
 
 def buckets(whole: Bin) -> list[tuple[str, float]]:
-    """Return cumulative counts of a histogram, right within the 4% of a class at each bound."""
+    """Return cumulative counts of a histogram, exact within a class's 4% at each bound."""
     counts = (whole.counts or {}).items()
     found = [(repr(le), float(sum(num for at, num in counts if WIDTH**at <= le * 1.0001))) for le in BUCKETS_S]
     return [*found, ("+Inf", float(whole.num))]

@@ -1,4 +1,4 @@
-"""The run's processes, second by second, and what their threads are at."""
+"""The run's processes, second by second, and the state of their threads."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ ASKED = ("cpu_times", "io_counters", "memory_info", "name", "num_threads", "ppid
 
 
 class _Process:
-    """One process and its last ten looks: (time, CPU seconds, bytes read from disks, bytes read at all, state)."""
+    """One process and its last ten samples: (time, CPU seconds, bytes read from disks, bytes read at all, state)."""
 
     def __init__(self, pid: int) -> None:
         self.process = psutil.Process(pid)
@@ -30,7 +30,7 @@ class _Process:
         if self.process.pid in roles or parent not in roles:
             return roles.get(self.process.pid, name)
         if self.is_worker is None:
-            # Loaders fork their workers, or spawn them with a word that says so.
+            # Loaders fork their workers, or spawn them with a word in the command line that shows it.
             mine, its = self.process.cmdline(), psutil.Process(parent).cmdline()
             self.is_worker = mine == its or "spawn_main" in " ".join(mine) or name.startswith("pt_data")
         return f"worker of {roles[parent]}" if self.is_worker else name
@@ -69,29 +69,29 @@ class Processes:
         self._known: dict[int, _Process] = {}
 
     def update(self, pids: Sequence[int], roles: Mapping[int, str], now: float) -> None:
-        """Read them all; `roles` names those that make steps."""
+        """Read all processes; `roles` has names for those that make steps."""
         rows = []
         for pid in pids:
             try:
                 known = self._known.get(pid) or self._known.setdefault(pid, _Process(pid))
                 row = known.row(roles, now)
-            except psutil.Error:  # it has ended
+            except psutil.Error:  # the process has ended
                 continue
             rows += [row] if row else []
         self.rows = sorted(rows, key=lambda row: -(row.cores or 0.0))
         self._known = {row.pid: self._known[row.pid] for row in rows}
 
     def kill(self) -> None:
-        """Kill those that are left, and nobody who has the number of one that ended."""
+        """Kill the remaining processes, but none that has reused the id of an ended one."""
         for known in list(self._known.values()):
             with contextlib.suppress(psutil.Error):
                 known.process.kill()
 
 
 def stacks(pid: int, number: int, folder: Path) -> list[str]:
-    """Ask where each thread of Python is, by the signal that the process said it answers, if it still catches that.
+    """Return where each Python thread is, by a signal that the process announced, if the process still catches it.
 
-    Each is said by its innermost call and the innermost line of the user's own; the main thread comes first.
+    Each thread is described by its innermost call and its innermost line of user code; the main thread comes first.
     """
     with contextlib.suppress(OSError, StopIteration):
         status = Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The view as a page that asks for it each second, as JSON, and for Prometheus: the standard library's server."""
+"""Serve the view as a page that refreshes itself, as JSON, and for Prometheus, with the standard library's server."""
 
 import hmac
 import ipaddress
@@ -26,12 +26,12 @@ HEADERS = {
 class Server:
     """Server of a watcher's view at `address`, HOST:PORT; port 0 takes a free one, see `url`.
 
-    It answers its own four paths, and only where the request's Host is the address that was asked for: a page from
-    elsewhere cannot read it through a name of its own. Beyond loopback every request needs the token.
+    The server answers only its own four paths, and only if the request's Host is the served address: a foreign page
+    cannot read it through a name of its own. Beyond loopback every request needs the token.
 
     Raises:
-        UsageError: no such address, or one beyond loopback without a token.
-        CannotRunHere: the port is taken, or may not be listened to.
+        UsageError: no such address, or an address beyond loopback without a token.
+        CannotRunHere: the port is taken or not permitted.
     """
 
     def __init__(self, address: str, watcher: Watcher, *, token: str | None = None) -> None:
@@ -56,7 +56,7 @@ class Server:
         threading.Thread(target=self._http.serve_forever, name="dynotune-serve", daemon=True).start()
 
     def close(self) -> None:
-        """End after pages that are open have had the time to ask for the last view."""
+        """End after open pages have had time to request the last view."""
         if time.monotonic() - self._asked_s < PATIENCE_S:
             time.sleep(LAST_WORD_S)
         self._http.shutdown()
@@ -80,7 +80,7 @@ class Server:
         return 404, "text/plain", b"There are /, /view.json, /page.json and /metrics.\n"
 
     def _json(self, since: str | None) -> bytes:
-        """Write the view; for a page in its tables, with what is plotted from then on."""
+        """Write the view; for a page, with its tables and the values to plot from `since` on."""
         if self._watcher.view is None:
             return b"{}"
         found: Any = document.without_secrets(self._watcher.view)
@@ -91,7 +91,7 @@ class Server:
         return document.encode(found, indent=0)
 
     def _refused(self, query: dict[str, list[str]], headers: Any) -> str:
-        """Say why the request is not answered; may be empty."""
+        """Return why the request is refused; "" if it is not."""
         if self._token is not None:
             given = headers.get("Authorization", "").removeprefix("Bearer ") or query.get("token", [""])[0]
             right = hmac.compare_digest(given.encode(), self._token.encode())
@@ -108,7 +108,7 @@ class _Http(ThreadingHTTPServer):
     daemon_threads, block_on_close = True, False
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore whoever asked and has gone, or asked nonsense; the terminal is the command's."""
+        """Ignore clients that disconnected or sent nonsense; the terminal is the command's."""
 
 
 class _Request(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Values of a run in bounded room: the seconds of the last half hour."""
+"""Store values of a run in bounded memory: the seconds of the last half hour."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import Counter, deque
 from itertools import takewhile
 
 MOST_BINS = 1800
-"""Seconds that are kept."""
+"""Seconds that are stored."""
 WIDTH = 1.04
-"""Ratio of the ends of a class of step times: a quantile is right within half of it, 2%."""
+"""Ratio of the ends of a class of step times: a quantile is exact within half of it, 2%."""
 SHORTEST_S, LONGEST_S = 1e-7, 1e6
 MOST_SERIES = 1024
 
@@ -18,8 +18,8 @@ class Bin:
     """Values of one stretch of time, added up.
 
     Args:
-        first: number of its first step, for those that hold steps.
-        counts: how many values fell in each class of `WIDTH`, where quantiles are asked for.
+        first: number of its first step, for bins of steps.
+        counts: number of values in each class of `WIDTH`, for series that need quantiles.
     """
 
     __slots__ = ("begin_s", "counts", "first", "most", "num", "total")
@@ -48,7 +48,7 @@ class Bin:
         return self.total / self.num if self.num else math.nan
 
     def quantile(self, share: float) -> float:
-        """Return the value that this share of them does not exceed, within 2%; NaN if there is none."""
+        """Return the quantile at `share` of the values, within 2%; NaN without values."""
         left = math.ceil(share * self.num)
         for at, num in sorted((self.counts or {}).items()):
             left -= num
@@ -66,7 +66,7 @@ class Series:
         self.last_s = -math.inf
 
     def add(self, time_s: float, value: float, number: int = 0) -> None:
-        """Add a value; one that comes late counts for the newest bin."""
+        """Add a value; a late value counts for the newest bin."""
         if not self._bins or time_s >= self._bins[-1].begin_s + 1.0:
             self._bins.append(Bin(math.floor(time_s), first=number, counted=self._counted))
         self._bins[-1].add(value)
@@ -74,11 +74,11 @@ class Series:
         self.last_s = max(self.last_s, time_s)
 
     def bins(self, begin_s: float) -> list[Bin]:
-        """Return the bins from `begin_s` on, in order of time; the price is theirs alone."""
+        """Return the bins from `begin_s` on, in order of time; older bins cost no time."""
         return list(takewhile(lambda each: each.begin_s >= begin_s, reversed(self._bins)))[::-1]
 
     def over(self, begin_s: float) -> Bin:
-        """Return the same merged into one bin."""
+        """Return the bins from `begin_s` on, merged into one."""
         whole = Bin(begin_s, counted=self._counted)
         for each in self.bins(begin_s):
             whole.merge(each)
@@ -86,7 +86,7 @@ class Series:
 
 
 class Store:
-    """Series by what they are of (`step`, `gpu.power_w`, …) and whose (a rank, a GPU). Times: CLOCK_MONOTONIC."""
+    """Series by quantity (`step`, `gpu.power_w`, …) and owner (a rank, a GPU). Times: CLOCK_MONOTONIC."""
 
     def __init__(self) -> None:
         self.series: dict[tuple[str, str], Series] = {}
@@ -102,5 +102,5 @@ class Store:
         return self.series.get((name, whose)) or Series(counted=name == "step")
 
     def whose(self, name: str) -> list[str]:
-        """Return who has such a series, numbers in their order."""
+        """Return the owners of such a series, sorted by number."""
         return sorted((of for known, of in self.series if known == name), key=lambda of: (len(of), of))

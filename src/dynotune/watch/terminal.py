@@ -1,4 +1,4 @@
-"""The view in a terminal: a line every few seconds, or a screen that is drawn anew."""
+"""Show the view in a terminal: a line every few seconds, or a screen that is redrawn."""
 
 import time
 from itertools import accumulate
@@ -23,7 +23,7 @@ COLOURS = {"input": "yellow", "stalled": "bold red", "device": "green"}
 
 
 class Lines:
-    """A line each five seconds, and one for each alert when it begins, to a file of their own."""
+    """Writes a line every five seconds, and one for each alert when it begins, to a separate file."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file, self._last_s = file, float("-inf")
@@ -52,7 +52,7 @@ def summary(view: View) -> str:
 
 
 class Screen(Live):
-    """The whole view, drawn once a second; as wide as the terminal is then. The last word stays below."""
+    """The whole view, drawn once a second in the terminal's current width. The last view remains on the screen."""
 
     def __init__(self) -> None:
         console = Console(highlight=False, markup=False)
@@ -64,7 +64,7 @@ class Screen(Live):
         self.update(drawn(view, self.console.width), refresh=True)
 
     def stop(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         super().stop()
         self.console.print(Text(self._last))
 
@@ -87,7 +87,7 @@ def drawn(view: View, width: int) -> RenderableType:
 
 
 def _fitted(table: columns.Table, width: int) -> Table:
-    """Return as many of the columns as there is room for."""
+    """Return as many of the columns as fit in the width."""
     rows = table.rows[:MOST_ROWS]
     sizes = [max(map(cell_len, cells)) + GAP for cells in zip(table.columns, *rows, strict=True)]
     num = sum(end <= width + GAP for end in accumulate(sizes))

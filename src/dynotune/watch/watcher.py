@@ -1,4 +1,4 @@
-"""Once a second: follow, judge, and hand the view to whoever shows it."""
+"""Once a second: follow, judge, and pass the view to all displays."""
 
 import math
 import os
@@ -24,9 +24,9 @@ MOST_PROCESSES = 48
 
 
 class Watcher:
-    """Watcher of the run in `folder`, until it is over or `stop` is called.
+    """Watches the run in `folder`, until the run is over or `stop` is called.
 
-    `fail_on`: id of an alert to the seconds that it may last.
+    `fail_on`: from the id of an alert to the seconds that it may last.
     """
 
     def __init__(self, folder: Path, *, fail_on: Mapping[str, float] | None = None) -> None:
@@ -45,13 +45,13 @@ class Watcher:
         self._stopping.set()
 
     def end_command(self) -> None:
-        """End the command as by `kill`; after ten seconds each of its processes that is left."""
+        """End the command as by `kill`; after ten seconds, kill each of its remaining processes."""
         os.kill(os.getpid(), signal.SIGTERM)
         if not self._stopping.wait(GRACE_S):
             self.follower.processes.kill()
 
     def run(self) -> None:
-        """Look each second, until the run is over, an alert has lasted too long, or `stop`."""
+        """Look each second, until the run is over, an alert has lasted too long, or `stop` is called."""
         while not self._stopping.is_set():
             self.look(time.perf_counter())
             if self.follower.is_over or self.failed is not None:
@@ -59,7 +59,7 @@ class Watcher:
             self._stopping.wait(EVERY_S)
 
     def close(self, exit_code: int) -> None:
-        """Show the end."""
+        """Show the end of the run."""
         self.follower.exit_code, self.follower.is_over = exit_code, True
         self.look(time.perf_counter())
 
@@ -73,13 +73,13 @@ class Watcher:
         for show in list(self.show):
             try:
                 show(view)
-            except Exception as error:  # the others go on: a full disk ends the log, not the page
+            except Exception as error:  # the other displays go on: a full disk ends the log, not the page
                 self.show.remove(show)
                 self._ended.append(f"{type(show).__name__} has ended: {error}")
         return view
 
     def series(self, since_s: float = -math.inf) -> dict[str, dict[str, list[tuple[float, float, float]]]]:
-        """Return all that is stored, from then on: name, whose, and (time, mean, most) of each bin."""
+        """Return all stored values since then: name, owner, and (time, mean, most) of each bin."""
         found: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
         with self.lock:
             for (name, whose), series in self.follower.store.series.items():
@@ -148,7 +148,7 @@ class Watcher:
         return text + "."
 
     def _told(self, alerts: list[Alert], look: Look) -> list[Alert]:
-        """Return the alerts with what they began with; one that lasts too long is a failure."""
+        """Return the alerts with the details from their begin; an alert that lasts too long is a failure."""
         known, self._alerted = self._alerted, {}
         for alert in alerts:
             key = alert.id, alert.whose
@@ -163,7 +163,7 @@ class Watcher:
         return [alert for _, alert in self._alerted.values()]
 
     def _details(self) -> list[str]:
-        """Say what each thread is at, and the state of loader workers."""
+        """Return what each thread is doing, and the state of loader workers."""
         found = []
         for rank in self.follower.ranks.values():
             threads = stacks(rank.pid, rank.stacks_by, self.follower.folder) if rank.stacks_by else []

@@ -1,6 +1,6 @@
-"""The rules, a family a module. Every `Rule` that a module of this folder defines is one, alone or in a tuple.
+"""The rules, one module for each family. Every `Rule` that a module defines is a rule, alone or in a tuple.
 
-A rule is a pure function of an `ObservationView`. Arithmetic that families share lives beside this folder.
+A rule is a pure function of an `ObservationView`. Arithmetic that families share lies in the parent folder.
 """
 
 import importlib
@@ -18,4 +18,4 @@ def _defined_by(family: str) -> Iterator[Rule]:
 
 
 RULES = tuple(rule for family in pkgutil.iter_modules(__path__) for rule in _defined_by(family.name))
-"""In the order in which they are asked: of families by name, then of their definition."""
+"""In the order in which they are asked: by the family's name, then by definition."""

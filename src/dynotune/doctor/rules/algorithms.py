@@ -8,7 +8,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
 REPEATABLE = ("index", "sort", "random", "pooling")
-"""Classes of kernels for which torch has a second algorithm, whose results repeat."""
+"""Classes of kernels for which torch has a second algorithm with repeatable results."""
 _REPEATABLE_ON_CPU = ("aten::index_put", "aten::_index_put", "aten::index_add", "aten::scatter", "aten::cumsum")
 _CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution_backward")
 
@@ -67,7 +67,7 @@ def cudnn_benchmark_dynamic(view: ObservationView) -> Judgements:
     # The host waits for each trial.
     timed = tried * view.kernel_share("convolution", "layout") + view.attribution.shares.host if tried > 0 else 0.0
     uneven = 1.0 - view.timing.median_step_s / view.timing.step_s if view.timing.step_s else 0.0
-    # With few shapes most steps time nothing, and some steps are longer only by their size.
+    # With few shapes, most steps time no algorithm, and some steps are longer only because of their size.
     share = min(1.0, max(timed, uneven if num_shapes > policy.FEW_SHAPES else slow.share if slow else 0.0))
     yield Judgement(
         claim=f"cuDNN times its algorithms for each new shape, and there were {num_shapes} already.",
@@ -123,7 +123,7 @@ def fill_uninitialized(view: ObservationView) -> Judgements:
 
 
 def _filling(view: ObservationView) -> tuple[int, float]:
-    """Return the number of recorded fills, and the most that they cost of a step."""
+    """Return the number of recorded fills, and a bound of their share of a step."""
     fills = sum(row.num for row in bounds.operators(view, _fills))
     if view.uses_cuda:
         pointwise = sum(row.num for row in view.kernels.classes if row.name == "elementwise")
@@ -139,5 +139,5 @@ def _fills(name: str) -> bool:
 
 
 def _may_convolve(view: ObservationView) -> bool:
-    """Return False if the modules are known and none of them is a convolution."""
+    """Return False if all modules are known and none of them is a convolution."""
     return not view.models or any(model.num_modules.get("convolution") for model in view.models)

@@ -1,4 +1,4 @@
-"""Batches: their content, and the time in which one is made."""
+"""Batches: their content, and the time to make one."""
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import faster_device_saving
@@ -61,7 +61,7 @@ def cow_growth(view: ObservationView) -> Judgements:
     grown, over_s = loading.private_growth_bytes, loading.private_over_s
     if grown is not None and over_s:
         if not policy.COPIED_BYTES <= grown <= policy.OBJECT_BYTES * (loading.num_objects or 0) * loader.num_workers:
-            return  # or it is more than all the objects: batches, caches
+            return  # then caches or batches outweigh all objects of the data set
         claim = f"The workers' own memory grew by {grown / 1e6:,.0f} MB in {over_s:.1f} s as they read the data set."
         seen, much = f"{loader.num_workers} workers", grown * 60 / over_s >= policy.COPIED_MUCH_BYTES
     yield Judgement(
@@ -119,7 +119,7 @@ def padding_waste(view: ObservationView) -> Judgements:
 
 
 def _less_padding(loader: Loader, padding: Padding) -> tuple[str, bool]:
-    """Return the one thing to do that saves most of it, and whether the setting does it, too."""
+    """Return the remedy that saves most padding, and whether the setting has the same effect."""
     if padding.share - padding.longest_share > padding.share / 2:
         return 'Pad each batch to its own longest row, not to a fixed length (padding="longest").', False
     if padding.sorted_share > padding.share / 2:
@@ -136,10 +136,10 @@ def _lost(view: ObservationView, loader: Loader) -> float:
 
 
 def _saved(view: ObservationView, loader: Loader, part_s: float) -> float:
-    """Return the share of a step that is spared without this part of making batches.
+    """Return the share of a step that is saved without this part of making batches.
 
-    In the process itself the wait shrinks in proportion. Busy workers make batches that much faster. Workers with time
-    left are ahead: the program then waits for handing over or for a core, but their work may take cores from operators.
+    In the process itself, the wait shrinks in proportion. Busy workers make batches faster by that factor. Workers with
+    time left are ahead: the program then waits for the handover or a core, but they may take cores from operators.
     """
     loading, waited = loading_of(loader), steady_wait(view, loader)
     part = min(1.0, part_s / loading.fetch_s) if loading.fetch_s else 0.0
@@ -150,7 +150,7 @@ def _saved(view: ObservationView, loader: Loader, part_s: float) -> float:
 
 
 def _workers(view: ObservationView, loader: Loader) -> list[Setting]:
-    """Return more workers, if there are some and they are behind. No setting makes a batch cheaper."""
+    """Return settings with more workers, if there are workers and they are behind. No setting makes a batch cheaper."""
     return more_workers(view, loader) if loader.num_workers and are_behind(view, loader) else []
 
 

@@ -1,4 +1,4 @@
-"""Code patterns: what programs leave on, leave out, or inherit from a library."""
+"""Code patterns: features that programs leave on, leave out, or inherit from a library."""
 
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
@@ -69,7 +69,7 @@ def gradients_unused(view: ObservationView) -> Judgements:
 
 
 def _behind(view: ObservationView, call: ModelCall) -> float:
-    """Return the bound of the backward pass behind a module's call, by where the steps' thread was seen."""
+    """Return a bound of the backward pass behind a module's call, by where the thread that makes the steps was seen."""
     thread = steps_thread(view)
     forward = sum(line.num for line in thread.lines if line.function == call.place.function) / thread.num
     backward = sum(line.num for line in thread.lines if "_engine_run_backward" in line.leaf) / thread.num
@@ -82,12 +82,12 @@ def _keeps_graph(model: Model) -> bool:
 
 
 def _of_host(view: ObservationView) -> float:
-    """Return the device's wait for the host, of a plain step; without a device, all that the host does."""
+    """Return the device's wait for the host as a share of a plain step; without a device, all of the host's time."""
     return bounds.waits_for_host(view) + (0.0 if view.uses_cuda else view.attribution.shares.device)
 
 
 def _of_recording(view: ObservationView) -> float:
-    """Return the share of a plain step in which autograd records all operators."""
+    """Return the share of a plain step that autograd spends on recording all operators."""
     if not view.trace.num_steps or not view.timing.step_s:
         return 0.0
     num = sum(row.num for row in view.trace.operators if row.name.startswith("aten::")) / view.trace.num_steps
@@ -132,7 +132,7 @@ def zero_grad_memset(view: ObservationView) -> Judgements:
 
 
 def _of_zeroing(view: ObservationView, num: int, num_bytes: float, step_s: float) -> float:
-    """Return the bound of writing zeros to `num` tensors and adding to them, of a plain step."""
+    """Return a bound of the share of a plain step to write zeros to `num` tensors and to add to them."""
     shares = view.attribution.shares
     moved = policy.ZEROED_BYTES * num_bytes / bounds.bytes_per_s(view) / step_s if step_s else 0.0
     launched = num * policy.HOST_OPERATOR_S / step_s if step_s else 0.0

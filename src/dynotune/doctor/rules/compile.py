@@ -133,7 +133,7 @@ def cudagraph_rerecord(view: ObservationView) -> Judgements:
 def compiled(view: ObservationView) -> Compilation | None:
     """Return what torch compiled; None if nothing was compiled.
 
-    Raises Missing: something is compiled, and torch's counters are not known.
+    Raises Missing: some code is compiled, and torch's counters are not known.
     """
     compilation = view.process.compilation
     if not isinstance(compilation, Unknown):
@@ -144,7 +144,7 @@ def compiled(view: ObservationView) -> Compilation | None:
 
 
 def _spared(view: ObservationView) -> float:
-    """Return the most that compiling the whole model spares of a plain step."""
+    """Return the most that compiling the whole model saves of a plain step."""
     host = bounds.waits_for_host(view)
     if view.uses_cuda:
         fused = view.lost("compile-default") + policy.FUSABLE * _at_cuts(view)
@@ -153,7 +153,7 @@ def _spared(view: ObservationView) -> float:
 
 
 def _waits_at_breaks(view: ObservationView) -> float:
-    """Return the share of a plain step lost to waits for the values at which graphs are cut."""
+    """Return the share of a plain step that waits for the values at which graphs are cut."""
     losses = view.losses("sync-per-step") if view.uses_cuda else []
     if not losses or not all(breaks_a_graph(view, loss) for loss in losses):
         return 0.0
@@ -161,9 +161,9 @@ def _waits_at_breaks(view: ObservationView) -> float:
 
 
 def _uncompiled(view: ObservationView) -> float:
-    """Return the share of a plain step without a device in operators that compiling could fuse.
+    """Return the share of a plain step, without a device, of operators that compiling could fuse.
 
-    Generated code is compiled already. Products and convolutions stay calls of a library. Optimizers and loaders are no
+    Generated code is already compiled. Products and convolutions stay library calls. Optimizers and loaders are not
     part of the model.
     """
     rows = [row for row in view.trace.operators if row.name.startswith("aten::") and row.name not in bounds.PRODUCTS]
@@ -174,9 +174,9 @@ def _uncompiled(view: ObservationView) -> float:
 
 
 def _at_cuts(view: ObservationView) -> float:
-    """Return the share of a plain step in generated kernels that cuts keep apart, at most one kernel for each cut."""
+    """Return the share of a plain step of generated kernels that graph cuts keep apart, at most one for each cut."""
     if not view.compilation.num_graph_breaks:
-        return 0.0  # models that are compiled part by part are in pieces too
+        return 0.0  # models that are compiled layer by layer also consist of pieces
     num = sum(row.num for row in view.kernels.classes if row.name == "inductor")
     pieces = sum(row.num for row in bounds.operators(view, _PIECE.match))
     cuts = pieces - (view.trace.num_steps or 1)
@@ -184,14 +184,14 @@ def _at_cuts(view: ObservationView) -> float:
 
 
 def _in_pieces(view: ObservationView) -> float:
-    """Return the share of a plain step without a device in generated code and its entries, but for one piece."""
+    """Return the share of a plain step, without a device, of generated code and its entries, except for one piece."""
     pieces = bounds.operators(view, _PIECE.match)
     num = sum(row.num for row in pieces) / (view.trace.num_steps or 1)
     return bounds.operator_share(view, _GENERATED.match) * (1.0 - 1.0 / num) if num > 1 else 0.0
 
 
 def _place(reasons: list[str]) -> Place | None:
-    """Return the place in the first reason that names a line: `3x /home/me/model.py:31: …`."""
+    """Return the place in the first reason that has a line: `3x /home/me/model.py:31: …`."""
     for reason in reasons:
         if match := _BREAK.match(reason):
             return Place(f"{match['file']}({match['line']}): forward")

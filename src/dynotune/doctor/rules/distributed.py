@@ -18,7 +18,7 @@ _CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
 def dataparallel_used(view: ObservationView) -> Judgements:
     model = next((model for model in view.models if model.wrapper == "DataParallel"), None)
     if model is None or (not isinstance(view.observation.trace, Unknown) and len(view.trace.devices) == 1):
-        return  # with one device it calls the model, and copies nothing
+        return  # with a single device it only calls the model, and copies nothing
     share = or_unknown(lambda: _idle_of_all(view))
     yield Judgement(
         severity=at_least(severity_of(share, "medium"), "medium"),
@@ -29,7 +29,7 @@ def dataparallel_used(view: ObservationView) -> Judgements:
 
 
 def _idle_of_all(view: ObservationView) -> float:
-    """Return the part of time in which devices idle or only exchange data."""
+    """Return the share of time in which devices idle or only exchange data."""
     devices = view.trace.devices
     window_s = sum(row.window_s for row in devices)
     idle = 1.0 - sum(row.busy_s for row in devices) / window_s if window_s else 0.0
@@ -61,7 +61,7 @@ def ddp_find_unused_on(view: ObservationView) -> Judgements:
 def _of_unused(view: ObservationView, model: Model) -> float:
     shares, calls = view.attribution.shares, view.trace.communication
     per_step = sum(row.num for row in calls if row.rank == calls[0].rank) / (view.trace.num_steps or 1)
-    # A device is waited for, too: what was used comes back from it.
+    # The program also waits for a device, because the parameters in use come from there.
     walked = policy.WALKED_PARAMETER_S * model.num_tensors / view.timing.step_s
     walk = shares.host if view.uses_cuda else walked
     return min(1.0, walk + shares.communication / max(1.0, per_step))
@@ -147,14 +147,14 @@ def rank_imbalance(view: ObservationView) -> Judgements:
     if share < policy.LEAST_SHARE:
         return
     losses = view.losses("rank-imbalance")
-    # Ranks that wait equally long, or work equally long, wait by chance, for instance for a core.
+    # If ranks wait equally long or work equally long, they wait by chance, for instance for a core.
     beyond = min(share, _beyond_slowest(view)) if losses and not view.uses_cuda else share
     small = beyond < policy.RANKS_DIFFER or not losses
     late_s = view.trace.ranks.late_s if losses and view.trace.ranks else None
     if late_s is not None:
         late = late_s / view.timing.step_s
         share = min(share, late)
-        # Ranks may differ by as much for being recorded.
+        # The recording alone may make ranks differ by as much.
         small = small or late <= _slowed(view) - 1
         evidence = [*evidence, f"a recorded step is {_slowed(view):.2f} times as long as a plain one"]
     yield Judgement(
@@ -179,7 +179,7 @@ _REMEDIES: dict[tuple[RankPhase, ...], str] = {
 
 
 def _imbalance(view: ObservationView) -> tuple[float, list[str]]:
-    """Return the share of a plain step for which ranks wait for the slowest, with evidence."""
+    """Return the share of a plain step in which ranks wait for the slowest rank, with evidence."""
     if len(view.processes) < 2:
         return 0.0, []
     losses = view.losses("rank-imbalance")
@@ -201,7 +201,7 @@ def _slowed(view: ObservationView) -> float:
 def _beyond_slowest(view: ObservationView) -> float:
     """Return the share of a recorded step by which the longest wait of a rank exceeds the shortest.
 
-    It is at most the time by which one rank works longer than another outside collectives: equal work spares no more.
+    It is at most the time by which one rank works longer than another outside collectives: equal work saves no more.
     """
     trace = view.trace
     waits = [row.waits_s for row in trace.ranks.ranks if row.waits_s is not None] if trace.ranks else []
@@ -215,7 +215,7 @@ def _beyond_slowest(view: ObservationView) -> float:
 
 
 def _waiting(view: ObservationView) -> float:
-    """Return the part of collectives, without a device, in which the longest rank waits for others to join."""
+    """Return, without a device, the part of collectives in which the longest-waiting rank waits for others to join."""
     host = max(view.trace.hosts, key=lambda row: row.window_s, default=None)
     if host is None or not host.communication_s or view.trace.ranks is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""Engines: calls of TensorRT that its newer versions no longer have."""
+"""Engines: calls of TensorRT that its newer versions have removed."""
 
 import tomllib
 from importlib.resources import files

@@ -29,7 +29,7 @@ def omp_threads_1(view: ObservationView) -> Judgements:
     parts = machine.shares(view)
     bound = parts.device * (1 - 1 / (1 + more)) if parts is not None and on_cpu else None
     severity: Severity = "medium" if on_cpu or machine.no_gpu(view) else "low"
-    what = "OMP_NUM_THREADS is 1" if by_variable else "torch was told to use one thread"
+    what = "OMP_NUM_THREADS is 1" if by_variable else "torch is set to use one thread"
     # The variable has no effect if a library calls torch.set_num_threads.
     each = Setting("host.num_threads", cores) if on_cpu else Setting("env.OMP_NUM_THREADS", str(cores))
     yield Judgement(
@@ -45,9 +45,9 @@ def omp_threads_1(view: ObservationView) -> Judgements:
 
 
 def _spare_cores(view: ObservationView, cores: int, ranks: int) -> float | None:
-    """Return how many cores of a rank have nothing to do while its steps' thread runs; None if that is not known.
+    """Return how many cores of a rank are idle while the thread of its steps runs; None if that is not known.
 
-    While that thread waits, its own core is free, too, and no thread of an operator would use it.
+    While that thread waits, its own core is idle, too, but no thread of an operator would use it.
     """
     used = machine.cores_in_use(view)
     if used is None:

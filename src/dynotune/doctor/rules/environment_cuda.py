@@ -56,7 +56,7 @@ def cublas_env_regex(view: ObservationView) -> Judgements:
         evidence=[
             view.mentions("torch.version"),
             *products,
-            *(["deterministic algorithms are on, which need it"] if wanted else []),
+            *(["deterministic algorithms are on, and they need this variable"] if wanted else []),
         ],
     )
 

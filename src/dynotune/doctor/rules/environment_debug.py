@@ -44,9 +44,9 @@ def debug_flags_left_on(view: ObservationView) -> Judgements:
 
 
 def _bound_of_anomaly_mode(view: ObservationView) -> float | Unknown:
-    """Return the bound of stack traces and searches for NaN: the host's share, and pointwise and reducing kernels.
+    """Return a bound of the cost of stack traces and NaN checks: the host's share, and pointwise and reducing kernels.
 
-    On the CPU, each operator keeps its stack inside its own time, and nothing bounds that.
+    On the CPU, each operator records its stack within its own time, so there is no bound.
     """
     parts = machine.shares(view)
     if parts is None:

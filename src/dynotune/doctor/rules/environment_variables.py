@@ -1,4 +1,4 @@
-"""Variables: one each that slows a program down, by the values that count and what they do."""
+"""Environment variables that slow a program down, one rule each, by the values that count and their effect."""
 
 import re
 import tomllib
@@ -14,7 +14,7 @@ from dynotune.schema.diagnosis import Kind, Severity
 
 
 class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of variables.toml, which says what its fields are."""
+    """An entry of variables.toml, whose head explains the fields."""
 
     name: str
     counts: str | list[str]
@@ -28,7 +28,7 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on_gpu: bool = False
 
     def is_set(self, view: ObservationView) -> bool:
-        """Tell whether it is set to a value that counts."""
+        """Tell whether the variable has a value that counts."""
         value = view.variable(self.name)
         if value is None:
             return False
@@ -42,7 +42,7 @@ def _asks_for_debug(value: str) -> bool:
 
 
 def _workspace_bytes(value: str) -> int | None:
-    """Return the size that a value names: `:4096:2:16:8` is 8.125 MiB. None for a value that torch ignores."""
+    """Return the size in bytes that a value names: 8.125 MiB for `:4096:2:16:8`; None for a value torch ignores."""
     pairs = re.findall(r":(\d{1,9}):(\d{1,9})", value)
     if not pairs or "".join(f":{size}:{count}" for size, count in pairs) != value:
         return None
@@ -66,7 +66,7 @@ TABLES = msgspec.convert(tomllib.loads(_FILE.read_text("utf-8")), dict[str, tupl
 
 
 def _rule_of(variable: Variable) -> Rule:
-    """Make the rule that fires if the variable is set so, and offers to unset it."""
+    """Make the rule that fires if the variable has such a value, and offers to unset it."""
 
     @machine_rule(id=variable.id)
     def judge(view: ObservationView) -> Judgements:

@@ -1,4 +1,4 @@
-"""Host: Python and kernel launches for which the device waits."""
+"""Host: Python and kernel launches that the device waits for."""
 
 from dynotune.doctor import bounds, hot_lines, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
@@ -50,7 +50,7 @@ def launch_bound(view: ObservationView) -> Judgements:
 
 
 def _many_short_kernels(view: ObservationView) -> Judgements:
-    """Find a device that works nearly all the time on kernels that do very little."""
+    """Find a device that works nearly all the time on very short kernels."""
     kernels, num_steps, step_s = view.kernels, view.trace.num_steps, view.timing.step_s
     num, short_s = kernels.num_short, kernels.short_s
     if num is None or short_s is None or not num_steps or not step_s:
@@ -81,7 +81,7 @@ def host_bound(view: ObservationView) -> Judgements:
     losses = view.losses("host-bound")
     after = bounds.after_waits(view)
     share = min(sum(loss.share for loss in losses), view.attribution.shares.host) - after
-    # What lines that read values compute for it is the waits' own.
+    # The waits already include the work that computes the values that are read.
     reads = sum(part for _, part in hot_lines.known(hot_lines.of_reads, view))
     share -= max(0.0, reads - view.lost("sync-per-step") - after)
     share = min(share, bounds.faster_host_saving(view))
@@ -98,23 +98,23 @@ def host_bound(view: ObservationView) -> Judgements:
 
 
 def _mostly_launches(view: ObservationView) -> bool:
-    """Tell whether the host's own work is torch's: modules, backward passes and optimizers that queue kernels."""
+    """Tell whether the host's own work is mostly torch's: modules, backward passes and optimizers launching kernels."""
     working = [line for line, _ in hot_lines.known(lambda view: hot_lines.of_thread(view, lambda line: True), view)]
     num, of_torch = (sum(line.num for line in lines) for lines in (working, filter(hot_lines.ends_in_torch, working)))
     return num > 0 and of_torch >= policy.MOSTLY_LAUNCHES * num
 
 
 def _between_operators_of_optimizer(view: ObservationView) -> float:
-    """Return the share of a step without a device that is Python in an optimizer's loop over parameters."""
+    """Return the share of a step without a device that Python takes in an optimizer's loop over parameters."""
     causes = [cause for cause in view.trace.causes if cause.id == "optimizer-forloop"]
     return sum(cause.share * (1 - cause.work_s / cause.lost_s) for cause in causes if cause.lost_s)
 
 
 def _crowded_out(view: ObservationView) -> float:
-    """Return Python's share of a step without a device if recorded operators alone take longer than a plain step.
+    """Return Python's share of a step without a device if the recorded operators alone exceed a plain step.
 
-    Others, or the recording, then slowed these down, and they seem to leave Python no time. So it counts as often as it
-    was seen, at most its part of a recorded step. Some of the lines call operators: it is a bound, and no alarm.
+    Other programs or the recording then slowed the operators, which seems to leave no time for Python. So Python counts
+    as often as it was sampled, at most by its recorded share. Some of the lines call operators: a bound, and no alarm.
     """
     row = max(view.trace.hosts, key=lambda row: row.window_s, default=None)
     if row is None or not view.trace.num_steps or not row.window_s:
@@ -135,7 +135,7 @@ def _python_bound(view: ObservationView) -> Judgements:
     if view.attribution.busy_share is not None or share < policy.HIGH_SHARE:
         return
     yield Judgement(
-        # Between operators of usual size Python takes as much: what a verdict names has a place, and no alarm.
+        # Between operators of usual size Python takes as much, so this finding only gives a verdict its place.
         severity=policy.severity(surely) if surely >= policy.MUCH_PYTHON else "low",
         claim=f"Python runs between operators for {share:.0%} of a step.",
         share=share,
@@ -222,7 +222,7 @@ def python_elementwise_loops(view: ObservationView) -> Judgements:
 
 
 def _by_program(row: Operator) -> Called:
-    """Return the calls that the program itself makes one by one; without recorded stacks, all calls."""
+    """Return the calls that the program itself makes one by one; without recorded stacks, return all calls."""
     if not row.callers:
         return Called(num=row.num, self_s=row.self_s)
     own = [row.callers[caller] for caller in _PROGRAM if caller in row.callers]
@@ -230,7 +230,7 @@ def _by_program(row: Operator) -> Called:
 
 
 def _of_loop(view: ObservationView, num_steps: int) -> float:
-    """Return the bound of a loop's operators, their backward pass and the Python around them, of a plain step."""
+    """Return a bound of a loop's operators, their backward pass and Python around them, as a share of a plain step."""
     rows = [row for row in view.trace.operators if row.name.startswith("aten::") and row.name not in bounds.PRODUCTS]
     all_s = sum(row.self_s for row in view.trace.operators if row.name.startswith("aten::"))
     if not all_s:
@@ -265,7 +265,7 @@ def cpu_oversubscribed(view: ObservationView) -> Judgements:
     shares = view.attribution.shares
     computing = shares.host if view.uses_cuda else shares.device
     if of_workers > workers and not view.uses_cuda:
-        # Each of their threads takes a core from the steps' operators, which then are ready to run and have none.
+        # Each of the workers' threads takes a core from the steps' operators, which then wait for a core.
         threads += of_workers
         computing = min(computing, waited / num_threads if waited and num_threads else computing)
     bound = [
@@ -299,12 +299,12 @@ def cpu_oversubscribed(view: ObservationView) -> Judgements:
 
 
 def _threads_of_torch(loader: Loader) -> int:
-    """Return torch's threads in each worker; one is torch's default there."""
+    """Return the number of torch's threads in each worker; torch's default there is one."""
     return 1 if isinstance(loader.loading, Unknown) else loader.loading.num_threads or 1
 
 
 def _cores_are_short(view: ObservationView, cores: float) -> bool:
-    """Tell whether the cores are busy, other programs included, or the first rank's threads would use far more of them.
+    """Tell whether the cores are busy, other programs included, or the first rank's threads need far more of them.
 
     True if that is not known.
     """

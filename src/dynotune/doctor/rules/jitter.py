@@ -1,4 +1,4 @@
-"""Evenness: what distinguishes the slowest hundredth of the steps."""
+"""Evenness of steps: how the slowest hundredth of the steps differs from the others."""
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
@@ -17,14 +17,14 @@ def gc_jitter(view: ObservationView) -> Judgements:
     slow = slow_steps(view, "garbage")
     if isinstance(garbage, Unknown):
         if slow:
-            yield slow.judgement("had a collection of garbage")
+            yield slow.judgement("had a garbage collection")
         return
     share = unless_waited(view, min(1.0, garbage.total_s / timing.window_s))
     if share < policy.LEAST_SHARE:
         return
     one = garbage.num_oldest == 1 and garbage.longest_s > policy.MOST_OF_A_LOSS * garbage.total_s
     yield Judgement(
-        claim=f"One collection of garbage held the host up for {ms(garbage.longest_s)}."
+        claim=f"One garbage collection delayed the host for {ms(garbage.longest_s)}."
         if one
         else f"Collecting garbage takes {garbage.total_s / timing.window_s:.0%} of the host's time.",
         kind="jitter" if one else "speed",
@@ -75,7 +75,7 @@ def epoch_jitter(view: ObservationView) -> Judgements:
         candidates=[Setting("loader.persistent_workers", True)] if begun else [],
         remedy=""
         if begun
-        else "The sampler takes the time, which orders all items anew: make epochs longer, or draw with replacement."
+        else "The time goes to the sampler, which orders all items anew: make epochs longer, or draw with replacement."
         if sampler
         else "Draw from one iterator across epochs, or make the data set start faster.",
     )

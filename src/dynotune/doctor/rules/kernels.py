@@ -1,4 +1,4 @@
-"""Kernels: attention, layouts and sizes that cost a busy device needless work."""
+"""Kernels: attention, layouts and sizes that give a busy device needless work."""
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import is_at, main_model, operator_share, operators, place_of, saving
@@ -16,11 +16,11 @@ def channels_last(view: ObservationView) -> Judgements:
     losses = view.losses("channels-last")
     share = saving(view, sum(loss.share for loss in losses))
     if view.models and all(model.channels_last_share is None for model in view.models):
-        return  # their convolutions have one dimension or three: there is no such layout of them
+        return  # convolutions of one or three dimensions have no such layout
     model = main_model(view)
     already = model is not None and (model.channels_last_share or 0.0) > 0.5
     if already and model is not None and _inputs_are_channels_last(model):
-        # What is left pads channels, as of pictures with three of them: there is nothing to set.
+        # The remaining conversions pad channels, as of images with three channels, which no setting avoids.
         return
     yield Judgement(
         claim="Images are converted between layouts around convolutions, although the weights are channels-last."
@@ -75,7 +75,7 @@ def manual_attention(view: ObservationView) -> Judgements:
 
 
 def _softmax_of_attention(view: ObservationView) -> tuple[float, float]:
-    """Return shares of a step: the softmax between batched products, and all work that may be attention. Or zeros."""
+    """Return two shares of a step: softmax between batched products, and all work that may be attention; else zeros."""
     batched = operators(view, lambda name: name in ("aten::bmm", "aten::baddbmm"))
     softmax = operators(view, lambda name: name in ("aten::_softmax", "aten::_softmax_backward_data"))
     if not batched or not softmax or sum(row.num for row in batched) < sum(row.num for row in softmax):
@@ -121,7 +121,7 @@ def conv_bn_unfused(view: ObservationView) -> Judgements:
     if share < policy.LEAST_SHARE:
         return
     yield Judgement(
-        severity="low",  # nothing is wrong: it is an opportunity
+        severity="low",  # nothing is wrong; fusing is an opportunity
         claim=f"{norms} batch norms run separately, although their convolutions could include them.",
         share=share,
         evidence=[f"normalisation takes {share:.0%} of a step"],

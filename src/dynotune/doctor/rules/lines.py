@@ -1,4 +1,4 @@
-"""Lines: usual mistakes that a line of the program, or what it calls, shows by itself."""
+"""Lines: common mistakes that a line of the program, or the function that it calls, shows by itself."""
 
 import re
 import tomllib
@@ -19,7 +19,7 @@ _GENERAL = ("host-bound", "loader-bound", "num-workers-zero", "launch-bound", "l
 
 
 class _Habit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of habits.toml, which says what its fields are. Patterns in a list are alternatives."""
+    """An entry of habits.toml, whose head explains the fields. Patterns in a list are alternatives."""
 
     title: str
     what: str
@@ -60,7 +60,7 @@ def _rule_of(id: str, habit: _Habit) -> Rule:
         if habit.in_steps is not None:
             some = periodic(view, habit.in_steps)
             rare = [(Line(function=one.function, text=one.text, num=0), one.share) for one in some]
-            # Steps that save may do more than that: what was seen of saving itself tells better.
+            # Steps that save may do other work as well, so the samples of saving itself are more exact.
             seen = hot_lines.known(lambda view: hot_lines.of_thread(view, habit.is_at), view)
             found = max(found, seen or rare, key=lambda lines: sum(part for _, part in lines))
         share = min(1.0, sum(part for _, part in found))
@@ -102,7 +102,7 @@ def program_waits(view: ObservationView) -> Judgements:
     )
 
 
-# What these do in C leaves the interpreter to others.
+# Functions that release the interpreter lock while they run in C.
 _UNLOCKED = re.compile(
     r"\b(cv2|zlib|bz2|lzma|hashlib|av|turbojpeg|simplejpeg)\.\w+|(np|numpy)\.(fromfile|load)\(|\.read\w*\(|"
     r"/(torch|PIL|cv2)/"
@@ -110,7 +110,7 @@ _UNLOCKED = re.compile(
 
 
 def _producer(view: ObservationView) -> Line | None:
-    """Return where the busiest other thread of the program was seen most."""
+    """Return the line at which the busiest other thread of the program was seen most."""
     others = [thread for thread in view.process.threads if not thread.of_steps and thread.lines]
     busiest = max(others, key=lambda thread: thread.cpu_s or 0.0, default=None)
     return None if busiest is None else busiest.lines[0]
@@ -122,7 +122,7 @@ def threads_compete(view: ObservationView) -> Judgements:
     others = [one for one in view.process.threads if not one.of_steps and one.lines]
     if steps.cpu_s is None or any(one.cpu_s is None for one in others):
         raise Missing("processor time of threads", "the kernel does not say")
-    # A library's own thread, as torch's that pins batches, is seen at no line of the program.
+    # A library's own thread, such as torch's pinning thread, is never seen at a line of the program.
     taken = sum(
         min(
             (one.cpu_s or 0.0) / window_s,
@@ -131,12 +131,12 @@ def threads_compete(view: ObservationView) -> Judgements:
         )
         for one in others
     )
-    # What it took of the processor is its own; the rest, but for its waits, it may have waited for the lock.
+    # Its processor time is its own. In its other time, without its waits, it may have waited for the interpreter lock.
     waits = sum(part for _, part in hot_lines.asleep(view)) + view.attribution.shares.input
     idle = max(0.0, 1.0 - steps.cpu_s / window_s - waits)
     share = min(taken, view.attribution.shares.host if view.uses_cuda else idle)
     if not view.uses_cuda:
-        # It may have waited for a core if none was left: by as much as they take of all.
+        # If no core was free, the thread may have waited for a core, in proportion to the cores in use.
         used, cores = cores_in_use(view), view.number_or_none("host.num_cores")
         part = taken / used if used and cores is not None and used >= policy.USED_UP * cores else 1.0
         share = min(share, part if part >= policy.LARGE_PART else 0.0)

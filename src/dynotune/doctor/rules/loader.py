@@ -1,4 +1,4 @@
-"""Input: the waits of a program for its next batch."""
+"""Input: the program's waits for its next batch."""
 
 from dynotune.doctor import loaders, policy
 from dynotune.doctor.bounds import delay_of_device
@@ -23,7 +23,7 @@ def loader_bound(view: ObservationView) -> Judgements:
         return
     if share < policy.LEAST_SHARE:
         return
-    # Work that the host queues after a late batch would be queued already.
+    # Without the late batch, the host's work after it would already be queued.
     late = delay_of_device(view, "loader-bound") * share / max(share, view.attribution.shares.input)
     losses = view.losses("loader-bound")
     lines = known(of_loader, view)
@@ -42,7 +42,7 @@ def loader_bound(view: ObservationView) -> Judgements:
             remedy = "The workers have time left: look at how they hand batches over (size, pinning)."
             if not isinstance(loading, Unknown) and loading.fetch_s < share * view.timing.step_s:
                 candidates = [Setting("loader.num_workers", 0)]
-                remedy = "Handing batches over takes longer than making them: make them larger, or without workers."
+                remedy = "Handing batches over takes longer than making them: use larger batches, or no workers."
     brief = share * view.timing.step_s < policy.HANDOVER_S
     used_up = not view.uses_cuda and _uses_up_processors(view)
     spared = min(share, _avoidable(view, loader)) + late
@@ -74,10 +74,10 @@ def _crowded(view: ObservationView, loader: Loader, taken: float) -> Judgement:
 
 
 def _avoidable(view: ObservationView, loader: Loader | None) -> float:
-    """Return the part of a step that the wait can be shortened by.
+    """Return the share of a step by which the wait can be shortened.
 
-    Batches that are always ready cannot be made sooner. Without workers nobody hands them over, but then the process
-    makes them itself. If a thread pins them, pinning may be the slow part.
+    Batches that are always ready cannot be made sooner. Without workers there is no handover, but then the process
+    makes the batches itself. If a thread pins batches, pinning may be the slow part.
     """
     if loader is None or isinstance(loader.loading, Unknown) or loader.loading.pin_s is not None:
         return 1.0
@@ -87,7 +87,7 @@ def _avoidable(view: ObservationView, loader: Loader | None) -> float:
 
 
 def _uses_up_processors(view: ObservationView, part: float = policy.USED_UP, otherwise: bool = False) -> bool:
-    """Tell whether the command takes this part of the processors; `otherwise` if that is not known."""
+    """Tell whether the command uses more than `part` of the processors; `otherwise` if that is not known."""
     return or_else(lambda: view.number("window.tree_cpu_s_per_s") >= part * view.number("host.num_cores"), otherwise)
 
 
@@ -125,7 +125,7 @@ def num_workers_too_many(view: ObservationView) -> Judgements:
     loading = loader.loading
     waits = not isinstance(loading, Unknown) and loading.cpu_s < policy.LARGE_PART * loading.fetch_s
     if waits and not _uses_up_processors(view, policy.WORKERS_BUSY, True):
-        return  # workers wait for something else, and cores are left
+        return  # workers wait for something else, and cores are free
     wait = max(loaders.steady_wait(view, loader), loaders.taken_by_workers(view, loader))
     lost = wait >= policy.LEAST_SHARE
     fewer = max(1, cores // ranks)
@@ -182,7 +182,7 @@ def prefetch_factor(view: ObservationView) -> Judgements:
     if uneven < share / 2 or _always_ready(view, loader, loading):
         return  # most of the wait is for something else
     if not view.uses_cuda and _uses_up_processors(view):
-        return  # a batch made ahead takes a core from the one made now
+        return  # a worker that makes a batch ahead takes a core from the current batch
     share = min(share, uneven)
     ahead = loader.prefetch_factor or 2
     yield Judgement(
@@ -225,7 +225,7 @@ def _always_ready(view: ObservationView, loader: Loader, loading: Loading) -> bo
 
 
 def _hidden_by_workers(view: ObservationView, loader: Loader, wait: float) -> float:
-    """Return the share of a step that workers can hide: all but handing over, and the processor time of loading."""
+    """Return the share of a step that workers can hide: all but the handover and the processor time of loading."""
     step_s = view.timing.step_s
     rest = 1.0 - wait + policy.HANDOVER_S / step_s
     loading = loader.loading
@@ -237,7 +237,7 @@ def _hidden_by_workers(view: ObservationView, loader: Loader, wait: float) -> fl
 
 
 def _in_words(loader: Loader) -> str:
-    """Return the arguments that matter, for evidence."""
+    """Return the loader's important arguments, for evidence."""
     words = [f"num_workers={loader.num_workers}"]
     if loader.batch_size is not None:
         words.insert(0, f"batch_size={loader.batch_size}")
@@ -248,7 +248,7 @@ def _in_words(loader: Loader) -> str:
 
 
 def _making(loader: Loader) -> list[str]:
-    """Return evidence of the time in which a batch is made, if that was timed."""
+    """Return evidence of the time to make a batch, if that was timed."""
     loading = loader.loading
     if isinstance(loading, Unknown):
         return []
@@ -262,7 +262,7 @@ def _making(loader: Loader) -> list[str]:
 
 
 def _parts(loading: Loading) -> list[str]:
-    """Return where the time of a sample goes, and where its bytes come from."""
+    """Return how the time of a sample is divided, and where its bytes come from."""
     shares: dict[str, float] = {}
     total_s = sum(part.wall_s for part in loading.parts) or 1.0
     for part in loading.parts:

@@ -43,7 +43,7 @@ def gpu_power_capped(view: ObservationView) -> Judgements:
 
 
 class Slowed(NamedTuple):
-    """A GPU that could work faster: what was seen, and the most that it costs of a step, if that was measured."""
+    """A GPU that could work faster: evidence, and a bound of its cost in shares of a step, if measured."""
 
     seen: str
     bound: float | None
@@ -57,13 +57,13 @@ def slowed_gpus(
     otherwise: Severity,
     commands: Sequence[str] = (),
 ) -> Judgements:
-    """Yield one judgement on all GPUs that `look` finds slowed.
+    """Yield one judgement for all GPUs that `look` finds slowed.
 
     Args:
-        claim: `{names}` stands for the GPUs.
-        commands: `{option}` stands for the option by which nvidia-smi takes one GPU.
+        claim: the claim's text, with `{names}` for the GPUs.
+        commands: shell lines, with `{option}` for the option that restricts nvidia-smi to one GPU.
 
-    Raises Missing: no GPU is slowed, as far as one could tell.
+    Raises Missing: no GPU is slowed, as far as is known.
     """
     slowed: dict[str, Slowed] = {}
     unknown = None
@@ -91,14 +91,14 @@ def slowed_gpus(
 
 
 def _held_by(view: ObservationView, reasons: tuple[str, ...], unless: str = "") -> Callable[[str], Slowed | None]:
-    """Make a look for these clock event reasons. `unless`: another reason that explains these."""
+    """Return a `look` function for these clock event reasons. `unless`: another reason that explains these."""
 
     def look(gpu: str) -> Slowed | None:
         idle = None
         try:
             at_load = machine.load(view, gpu)
         except Missing as missing:
-            # A reason that is set on an idle GPU counts. On an idle GPU without one nothing follows.
+            # A reason that is set on an idle GPU counts. An idle GPU without such a reason proves nothing.
             now, idle = view.fact_or_none(f"{gpu}.clock_reasons"), missing
             at_load = machine.Load(0.0, dict.fromkeys(map(str, now), 1.0) if isinstance(now, list) else {}, 0.0, "now")
         held = max(at_load.reasons.get(reason, 0.0) for reason in reasons)
@@ -116,11 +116,11 @@ def _held_by(view: ObservationView, reasons: tuple[str, ...], unless: str = "") 
 
 
 def _lost(view: ObservationView, gpu: str, at_load: machine.Load, held: float = 1.0) -> float | None:
-    """Return the most that the highest clock would save of a step; `held` is the part of samples below it."""
+    """Return a bound of the share of a step that the highest clock saves; `held` is the share of samples below it."""
     parts, highest = machine.shares(view), view.number_or_none(f"{gpu}.max_sm_clock_mhz")
     if parts is None or not highest or not at_load.clock_mhz:
         return None
-    # If more than half of the samples are held down, the median clock is one of them.
+    # If more than half of the samples are below the highest clock, the median clock is one of them.
     return parts.device * (max(1 - at_load.clock_mhz / highest, 0.0) if held >= 0.5 else held)
 
 
@@ -136,7 +136,7 @@ def gpu_hw_slowdown(view: ObservationView) -> Judgements:
     yield from slowed_gpus(
         view,
         _held_by(view, HARDWARE, unless="hw-thermal"),
-        claim="The hardware held the clocks of {names} down.",
+        claim="The hardware lowered the clocks of {names}.",
         otherwise="high",
     )
 
@@ -146,7 +146,7 @@ def gpu_sync_boost(view: ObservationView) -> Judgements:
     yield from slowed_gpus(
         view,
         _held_by(view, ("sync-boost",)),
-        claim="{names} kept to the clocks of the slowest GPU in its group.",
+        claim="{names} ran at the clocks of the slowest GPU in its group.",
         otherwise="medium",
     )
 
@@ -206,7 +206,7 @@ def gpu_shared(view: ObservationView) -> Judgements:
             severity=severities[min(worst)],
             claim=(
                 "Other processes compute on the GPU.",
-                "Other processes hold memory of the GPU.",
+                "Other processes use memory of the GPU.",
                 "Another process has the GPU open.",
             )[min(worst)],
             share=machine.NOT_MEASURED,
@@ -217,7 +217,7 @@ def gpu_shared(view: ObservationView) -> Judgements:
 
 
 def _held(view: ObservationView, gpu: str) -> bool:
-    """Tell whether other processes hold more of its memory than the driver keeps for itself."""
+    """Tell whether other processes hold more of the GPU's memory than the driver keeps for itself."""
     used, total = view.number_or_none(f"{gpu}.memory_used_bytes"), view.number_or_none(f"{gpu}.memory_bytes")
     return bool(used and total) and used >= max(policy.SHARED_MEMORY * total, policy.HIDDEN_MEMORY_BYTES)  # type: ignore[operator]
 

@@ -59,7 +59,7 @@ def _loaders(view: ObservationView) -> list[Loader] | None:
 
 
 def _num_ready(loader: Loader) -> int:
-    """Return how many batches workers hold: prefetched ones, and as many being made or consumed."""
+    """Return how many batches the workers hold: prefetched ones, and as many in the making or in use."""
     return 2 * loader.num_workers * (loader.prefetch_factor or 2)
 
 
@@ -75,7 +75,7 @@ def fd_limit_loader(view: ObservationView) -> Judgements:
     else:
         tensors = sum(_num_ready(loader) * len(loader.batch or []) for loader in loaders)
         severity = "medium" if tensors and tensors + policy.FILES_BESIDE_LOADER > limit else None
-        evidence = [f"batches on their way hold up to {tensors} tensors, a file each"]
+        evidence = [f"batches in transit have up to {tensors} tensors, each with a file of its own"]
     if severity is not None:
         yield Judgement(
             severity=severity,

@@ -1,4 +1,4 @@
-"""The link between host and GPU. An idle GPU slows its link down, so rules judge it only under load."""
+"""The PCIe link between host and GPU. An idle GPU slows its link down, so rules judge the link only under load."""
 
 from dynotune.doctor import machine, policy
 from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
@@ -20,7 +20,7 @@ def _degraded(view: ObservationView, what: str, way: str) -> Judgements:
     def look(gpu: str) -> Slowed | None:
         most, now = view.number(f"{gpu}.pcie_max_{what}"), machine.at_work(view, gpu, f"pcie_{what}")
         if now >= most or now < 1:
-            return None  # no lanes: there is no link
+            return None  # no lanes: the GPU has no PCIe link
         parts = machine.shares(view)
         lost = 1 - now / most if what == "width" else 1 - 0.5 ** (most - now)
         return Slowed(way.format(now=now, most=most), None if parts is None else parts.transfer * lost)

@@ -1,4 +1,4 @@
-"""Memory: the caching allocator in the loop, and growth."""
+"""Memory: calls of the caching allocator inside the loop, and growth."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -24,7 +24,7 @@ def empty_cache_in_loop(view: ObservationView) -> Judgements:
     losses = view.losses("empty-cache-in-loop", *(["alloc-retries"] if often else []))
     share = sum(loss.share for loss in losses)
     if not often and (calls is not None or share < policy.LEAST_SHARE):
-        return  # the program does not call it: memory is returned for another reason
+        return  # the program never calls empty_cache: memory is returned for another reason
     slow = slow_steps(view, "allocation") if often else None
     if slow:
         share = max(share, slow.share)
@@ -56,7 +56,7 @@ def alloc_retries(view: ObservationView) -> Judgements:
     driver = sum(one.num_device_allocations for one in allocators), sum(one.num_device_frees for one in allocators)
     severity = policy.severity(share)
     if retries and severity == "low":
-        severity = "medium"  # a retry stalls a step, even if the recorded steps show none
+        severity = "medium"  # a retry delays a step, even if no retry fell into the recorded steps
     yield Judgement(
         severity=severity,
         claim="The allocator takes memory from the driver and returns it in the middle of training."
@@ -121,8 +121,8 @@ _KEEP_NO_GRAPH = "Sum up loss.detach() or its value, and keep no tensor that sti
 def _grown_graph(view: ObservationView) -> float | None:
     """Return the nodes of autograd's graph that each step leaves behind; None if that is not known.
 
-    The graph of a step is larger where its input is longer: then the window's two ends do not compare. A step that
-    takes other branches has another graph: that differs by some of its nodes, where one that is kept adds whole ones.
+    A longer input makes a step's graph larger, so the window's two ends may not compare. A step that takes other
+    branches also has another graph, but that differs by only some nodes, whereas a leak adds whole graphs.
     """
     grown, held = view.process.graph_nodes_growth, view.process.graph_nodes
     if grown is None or (grown > 0 and num_input_shapes(view) > policy.FULL_AND_LAST):
@@ -159,7 +159,7 @@ def _leak(view: ObservationView, what: str, grown: int, free: float | None) -> J
 
 
 def _keeps_graphs(view: ObservationView) -> bool:
-    """Tell whether there can be graphs: gradients are computed, or that is not known."""
+    """Tell whether a graph can exist: gradients are computed, or that is not known."""
     calls = [model.call for model in view.models]
     return view.is_training or not calls or any(call is None or call.grad_enabled for call in calls)
 
@@ -169,7 +169,7 @@ def _duration(time_s: float) -> str:
 
 
 def _rises(levels: Sequence[int]) -> bool:
-    """Tell whether nearly all stretches between levels rise; true if only the two ends are known."""
+    """Tell whether memory rises in nearly all stretches between levels; true if only the two ends are known."""
     if len(levels) < 3:
         return True
     rises = sum(after > before for before, after in pairwise(levels))
@@ -177,7 +177,7 @@ def _rises(levels: Sequence[int]) -> bool:
 
 
 def _slows(levels: Sequence[int]) -> bool:
-    """Tell whether growth slows in the second half: a cache fills up, and a leak goes on."""
+    """Tell whether growth slows in the second half: a cache fills up, whereas a leak goes on."""
     if len(levels) < 5:
         return False
     middle = levels[len(levels) // 2]
@@ -191,7 +191,7 @@ def _wanders(levels: Sequence[int]) -> bool:
 
 
 def expandable(view: ObservationView) -> list[Setting]:
-    """Return the setting that lets segments grow, unless it is set."""
+    """Return the setting for expandable segments, unless it is already set."""
     return [] if _is_set(view, "expandable_segments") else [Setting("alloc.expandable_segments", True)]
 
 

@@ -1,4 +1,4 @@
-"""Tell what would save device memory, by the terms of a recorded step: each with the bytes predicted."""
+"""Find savings of device memory, by the terms of a recorded step, each with a prediction in bytes."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _WRONG = "the peak lies elsewhere once this is done: the next highest level then
 
 
 def _lists(peak: Moment) -> tuple[str, list[int]]:
-    """Return the list of modules (`layers.0`, `layers.1`) that holds most activations, and what each of them holds."""
+    """Return the list of modules (`layers.0`, `layers.1`) with the most activations, and the bytes of each module."""
     blocks = next((term.blocks for term in peak.terms if term.name == "activations"), {})
     lists: dict[str, list[int]] = defaultdict(list)
     for name, size in blocks.items():
@@ -25,7 +25,7 @@ def _lists(peak: Moment) -> tuple[str, list[int]]:
 
 
 def _fact(rank: RankMemory, name: str) -> float:
-    """Return the bytes that the agent or the accounting told of."""
+    """Return a count of bytes that the agent or the accounting reported."""
     value = rank.facts.get(name)
     return float(value) if isinstance(value, int | float) else 0.0
 
@@ -41,17 +41,17 @@ def _checkpointing(rank: RankMemory, peak: Moment) -> float:
 
 
 def _saving(id: str, saved: Saved, *, term: str = "", remedy: str = "") -> Rule:
-    """Return the rule that finds what saves memory, if that is worth it, in the rank that holds most.
+    """Return a rule for one saving of memory, which judges the rank that holds most and ignores small savings.
 
     Args:
-        saved: bytes at the peak; 0 without the evidence.
-        term: whose largest line is where the finding lies.
-        remedy: one that names `{modules}`; that of findings.toml if it is empty.
+        saved: function that returns the bytes saved at the peak; 0 without evidence.
+        term: the term whose largest line is the finding's place.
+        remedy: text with `{modules}`; "" for the one in findings.toml.
     """
 
     @rule(id=id, costs="memory.", wrong_when=_WRONG)
     def judge(view: ObservationView) -> Judgements:
-        # Memory that was not recorded is no more than was asked for.
+        # Rules on memory that was not recorded find nothing, as if memory had not been asked for.
         ranks = [] if isinstance(view.observation.memory, Unknown) else view.observation.memory
         known = [(rank, rank.peak) for rank in ranks if isinstance(rank.peak, Moment)]
         for rank, peak in sorted(known, key=lambda pair: -pair[1].total_bytes)[:1]:

@@ -1,4 +1,4 @@
-"""Phases: what some steps do beside what all do, as a validation after every hundredth."""
+"""Phases: work that only some steps do, such as a validation after every hundredth step."""
 
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
@@ -24,7 +24,7 @@ def periodic_work(view: ObservationView) -> Judgements:
         text = f"`{work.text}`" if work.text else work.function
         much = work.share >= policy.MUCH_OF_SOME_STEPS and not is_librarys(work)
         yield Judgement(
-            # Whether it need be that often, nobody sees: what a reinforced model plays is what it learns from.
+            # Whether it must be that frequent cannot be seen: reinforcement learning learns from what the model plays.
             severity=policy.severity(work.share) if much else "low",
             claim=f"{text} takes {work.share:.0%} of the time{when(work)}.",
             share=work.share,

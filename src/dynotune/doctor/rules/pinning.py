@@ -1,4 +1,4 @@
-"""Pinning: page-locked memory as the source of copies, and the cost of locking it."""
+"""Pinning: page-locked memory as the source of copies, and the cost of locking memory."""
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import behind_pageable_copies, delay_of_device, is_pinned, place_of, to_device
@@ -22,7 +22,7 @@ def pin_memory_off(view: ObservationView) -> Judgements:
     waits = [] if is_pinned(view) else view.losses("h2d-blocking")
     share = sum(loss.share for loss in losses) * _above_bus(view, pageable) + sum(loss.share for loss in waits)
     share += behind_pageable_copies(view)
-    # Pinning a tensor that is made for the copy takes as long as the copy.
+    # Pinning a tensor that is made only for the copy takes as long as the copy.
     share -= delay_of_device(view, MADE)
     if not pageable or share < policy.LEAST_SHARE:
         return
@@ -102,7 +102,7 @@ def pin_in_hot_loop(view: ObservationView) -> Judgements:
 
 
 def _above_bus(view: ObservationView, rows: list[Copies]) -> float:
-    """Return the part of the copies' time beyond the bus's full rate; all of it if the rate is not known."""
+    """Return the part of the copies' time beyond the bus's full rate; all of their time if the rate is not known."""
     generation, width = (view.number_or_none(f"gpu.pcie_max_{what}") for what in ("generation", "width"))
     lane = policy.PCIE_LANE_BYTES_PER_S.get(int(generation or 0))
     measured = [row for row in rows if row.num_bytes and row.total_s]

@@ -22,7 +22,7 @@ RATES = {
     (10, 3): (1.0, 15.0, 30.0),
     (12, 0): (1.0, 2.0, 4.0),
 }
-"""Dense rates of float32, TF32 and half types over that of float32, by capability. From NVIDIA's data sheets, for the
+"""Dense rates of float32, TF32 and half types relative to float32, by capability. From NVIDIA's data sheets, for the
 fastest device of each (A100, A40, Orin, L40S, H100, B200, B300, RTX PRO 6000)."""
 _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "random", "inductor")
 
@@ -147,17 +147,17 @@ def casts(view: ObservationView) -> Judgements:
 
 
 def rates(view: ObservationView) -> tuple[float, float, float]:
-    """Return the rates of float32, TF32 and half types. An unknown device counts as the one with most to gain."""
+    """Return the rates of float32, TF32 and half types. An unknown device counts as the one with the most to gain."""
     return RATES.get(capability(view), max(RATES.values()))
 
 
 def _no_tf32(view: ObservationView) -> list[LostTime]:
-    """Return float32 products without tensor cores, except those of `sdpa-math`."""
+    """Return the float32 products that do not use tensor cores, except those of `sdpa-math`."""
     return [loss for loss in view.losses("fp32-matmul-no-tf32") if not is_at(loss.where, "scaled_dot_product")]
 
 
 def _gain_of_half(view: ObservationView) -> tuple[float, list[str]]:
-    """Return the most that bfloat16 saves of a plain step in float32, with evidence; 0 in other types."""
+    """Return the most that bfloat16 saves of a plain step in float32, with evidence; 0 if the step uses other types."""
     model = main_model(view)
     if not view.uses_cuda:
         return 0.0, []
@@ -172,13 +172,13 @@ def _gain_of_half(view: ObservationView) -> tuple[float, list[str]]:
     gain = without * (1 - float32 / half) + max(0.0, products - slow - without) * (1 - tf32 / half)
     tf32_first = slow >= policy.LEAST_SHARE and view.process.live.get("live.matmul_fp32_precision") == "ieee"
     gain += slow * ((float32 / tf32 if tf32_first else 1.0) - float32 / half)
-    # What stands between products runs in their type; the more of it there is, the less of it does.
+    # Kernels between products run in the products' type, but the more such kernels, the smaller the part that does.
     between = 0.0 if tf32_first or products < policy.LEAST_SHARE else min(products, view.kernel_share(*_POINTWISE))
     gain += between / 2
     evidence = [
         f"products, convolutions and attention take {products:.0%} of a step",
-        *([f"pointwise kernels beside them: {between:.0%}, of which half types spare half"] if between else []),
-        *(["without counting what TF32 alone gives"] if tf32_first else []),
+        *([f"other pointwise kernels: {between:.0%}, of which half types save half"] if between else []),
+        *(["without the gain of TF32 alone"] if tf32_first else []),
         f"parameters: {', '.join(model.dtypes)}, no autocast",
         *evidence_of(view.losses("amp-absent")),
     ]
@@ -191,7 +191,7 @@ def _is_float32(model: Model) -> bool:
 
 
 def _autocast_types(view: ObservationView) -> set[str]:
-    """Return the types of autocast regions around outermost modules, `float16`."""
+    """Return the types of autocast regions around outermost modules, such as `float16`."""
     dtypes = {model.call.autocast for model in view.models if model.call is not None and model.call.autocast}
     value = view.process.live.get("live.autocast_dtypes")
     if isinstance(value, list):

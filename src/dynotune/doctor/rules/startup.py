@@ -55,7 +55,7 @@ def compile_cold_cache(view: ObservationView) -> Judgements:
 
 
 def _lost(view: ObservationView, cache: str, who: str, what: str, severity: Severity, remedy: str) -> Judgements:
-    """Return the finding for a cache whose folder cannot be written, or does not last."""
+    """Return the finding for a cache whose folder is not writable or does not last."""
     writable = view.truth(f"cache.{cache}.writable")
     if writable and view.truth(f"cache.{cache}.lasts"):
         return
@@ -117,7 +117,7 @@ def ptx_jit_active(view: ObservationView) -> Judgements:
         yield _compiled_at_start(view)
         return
     if natively is None and view.number_or_none("start.cuda_added_bytes") is not None:
-        return  # no torch, and a start that compiled nothing
+        return  # without torch, and the start compiled nothing
     if view.truth("torch.runs_natively"):
         return
     capability = machine.version(view.text("gpu.compute_capability"))
@@ -234,7 +234,7 @@ def lazy_first_call_jitter(view: ObservationView) -> Judgements:
     if machine.no_gpu(view) or (view.variable("CUDA_MODULE_LOADING") or "").upper() == "EAGER":
         return
     if view.fact_or_none("start.cuda_start_s") is None:
-        raise Missing("a start that was timed", "dynotune startup time -- COMMAND times it and says what it is made of")
+        raise Missing("a start that was timed", "dynotune startup time -- COMMAND times it and shows its parts")
     if view.number("start.cuda_start_s") <= 0:
         return
     late_s = view.number("start.late_s")
@@ -247,7 +247,7 @@ def lazy_first_call_jitter(view: ObservationView) -> Judgements:
 
 
 def severity_of_start(view: ObservationView, most_s: float = math.inf) -> Severity:
-    """Return the severity by what a warm cache saves of a timed start, at most `most_s`."""
+    """Return the severity by the time that warm caches save of a measured start, at most `most_s` seconds."""
     saved_s = view.number_or_none("start.saved_s")
     if saved_s is None:
         return "medium"
@@ -256,18 +256,18 @@ def severity_of_start(view: ObservationView, most_s: float = math.inf) -> Severi
 
 
 def severity_of_driver(view: ObservationView) -> Severity:
-    """Return `severity_of_start`, with the saving limited to what the driver's compilation can have taken."""
+    """Return `severity_of_start`, with the saving limited to the most time that the driver's compilation can take."""
     return severity_of_start(view, (left_by_driver(view) or math.inf) / policy.LEAST_JIT_BYTES_PER_S)
 
 
 def left_by_driver(view: ObservationView) -> float:
-    """Return the bytes that a cold start leaves in the driver's cache; 0 if none was timed, or they are cuDNN's own."""
+    """Return the bytes that a cold start leaves in the driver's cache; 0 if unmeasured, or only cuDNN wrote them."""
     left = view.number_or_none("start.cuda_added_bytes") or 0.0
     return 0.0 if view.fact_or_none("torch.runs_natively") is True and left <= policy.FEW_JIT_BYTES else left
 
 
 def compiles_unseen(view: ObservationView) -> bool:
-    """Tell whether the driver must compile libraries, and its cache keeps too little to show it."""
+    """Tell whether the driver must compile libraries, but its cache keeps too little to show that."""
     limit = machine.whole_number(view.variable("CUDA_CACHE_MAXSIZE"))
     small = limit is not None and limit < policy.SURELY_KEPT_BYTES and not view.number_or_none("start.cuda_kept_bytes")
     return bool(view.number_or_none("code.num_compiled")) and (
@@ -286,7 +286,7 @@ def without_machine_code(view: ObservationView) -> list[str]:
 
 
 def what_it_saves(view: ObservationView) -> list[str]:
-    """Return evidence of the times of cold and warm starts, if starts were timed."""
+    """Return evidence of the times of cold and warm starts, if both were measured."""
     cold_s, warm_s = view.number_or_none("start.cold_s"), view.number_or_none("start.warm_s")
     if cold_s is None or warm_s is None:
         return []

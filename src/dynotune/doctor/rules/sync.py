@@ -1,4 +1,4 @@
-"""Synchronisation: waits of the host for the device, and waits that are missing."""
+"""Synchronisation: needless waits of the host for the device, and missing waits."""
 
 import re
 from pathlib import PurePath
@@ -59,12 +59,12 @@ def d2h_nonblocking_unsynced(view: ObservationView) -> Judgements:
 
 
 def breaks_a_graph(view: ObservationView, loss: LostTime) -> bool:
-    """Tell whether the program reads a value there on which a compiled function branches, so that it was cut."""
+    """Tell whether a compiled function was cut because the program reads a value at this place to branch on it."""
     compilation, here = view.process.compilation, _FUNCTION.match(loss.where.function)
     if isinstance(compilation, Unknown) or here is None or not _READS.search(loss.where.operator):
         return False
     places = [place for text in compilation.breaks if _NEEDS_A_VALUE.search(text) for place in _PLACE.findall(text)]
-    # Only first lines of functions are known: a break lies in the last function that begins before it.
+    # Only the first lines of functions are known, so a graph break lies in the last function that begins before it.
     functions = [_FUNCTION.match(each.where.function) for each in view.attribution.lost_time]
     begins = [int(each["line"] or 0) for each in functions if each is not None and each["file"] == here["file"]]
     lines = [int(line) for path, line in places if PurePath(path).name == PurePath(here["file"]).name]
@@ -84,11 +84,11 @@ def _instead(where: Place) -> str:
     """Return the remedy for the operator or call that waits."""
     operator = where.operator
     if "item" in operator or "_local_scalar_dense" in operator or "is_nonzero" in operator:
-        return "Keep the value on the device, and read it only every so many steps."
+        return "Keep the value on the device, and read it only once in many steps."
     if any(word in operator for word in ("nonzero", "index", "masked_select", "unique", "repeat_interleave")):
         return "Use an operation whose result has a known size (torch.where, a multiplication by the mask)."
     if "to" in operator.split("::") or "copy" in operator:
         return "Copy with non_blocking=True, and wait for an event only before the values are read."
     if "DeviceSynchronize" in where.call:
         return "Remove torch.cuda.synchronize() from the loop. Measure with CUDA events."
-    return "Move this wait out of the loop, or do it only every so many steps."
+    return "Move this wait out of the loop, or wait only once in many steps."

@@ -1,4 +1,4 @@
-"""Transfer: copies between host and device, and their waits."""
+"""Transfer: copies between host and device, and waits for them."""
 
 import re
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ def h2d_blocking(view: ObservationView) -> Judgements:
     share = max(sum(loss.share for loss in losses), without) - delay_of_device(view, MADE)
     if share < policy.LEAST_SHARE or not is_pinned(view):
         return
-    # The copies that were waited for are known, even if the wait left no gap of its own.
+    # The copies that the host waited for are known, even if the wait left no idle time of its own.
     losses = losses or view.losses("h2d-not-overlapped")
     yield Judgement(share=share, losses=losses)
 
@@ -71,21 +71,21 @@ def _float_images(view: ObservationView) -> tuple[Tensor | None, int | None]:
     """Return the largest float images that are copied to the device, and their number of distinct values."""
     loader = main_loader(view)
     if loader is not None and loader.batch is None:
-        raise Missing("a batch of the loader", "none was looked at")
+        raise Missing("a batch of the loader", "no batch was looked at")
     own = [] if loader is None else [each for each in loader.batch or () if each.device == "cpu"]
     if loader is not None and any(map(_is_float_image, own)):
         distinct = None if isinstance(loader.loading, Unknown) else loader.loading.num_distinct
         return _largest_image(own), distinct
     if _is_about(sum(each.num_bytes for each in own), _bytes_per_step(view)):
         return None, None
-    # The program itself may make floats of what it copies.
+    # The program itself may convert its inputs to floats before the copy.
     inputs = [each for model in view.models if model.call is not None for each in model.call.inputs]
     copied = [*(row.median_bytes for row in to_device(view) if row.median_bytes), _bytes_per_step(view)]
     return _largest_image(each for each in inputs if any(_is_about(each.num_bytes, size) for size in copied)), None
 
 
 def _converting(view: ObservationView, images: Tensor, copied: Place) -> list[LostTime]:
-    """Return the host's work in the function that copies, if the loader gave it these images as bytes."""
+    """Return the host's work in the function that copies, if the loader gave that function these images as bytes."""
     loader = main_loader(view)
     batch = loader.batch or () if loader is not None else ()
     if not any(each.dtype.endswith("uint8") and sorted(each.shape) == sorted(images.shape) for each in batch):
@@ -117,7 +117,7 @@ def many_small_copies(view: ObservationView) -> Judgements:
     if not num_steps or sum(row.num for row in small) <= MANY_SMALL_COPIES * num_steps:
         return
     losses = view.losses("many-small-copies", "h2d-blocking")
-    # A small copy that runs alone also counts for its kind of memory: its cost is the larger of both.
+    # A small copy that runs alone also counts as a copy of its kind of memory: its cost is the larger of the two.
     own = view.lost("many-small-copies")
     share = min(1.0, max(own, view.lost("pin-memory-off", "h2d-not-overlapped")) + view.lost("h2d-blocking"))
     num = sum(row.num for row in small) / num_steps
@@ -141,8 +141,8 @@ def _drawing_lines(view: ObservationView) -> list[Seen]:
 
 
 def _drawing(view: ObservationView) -> float:
-    """Return the host's own time in random operators of the program, as of a plain step: on a device these only queue
-    a kernel.
+    """Return the host's own time in the program's random operators, as a share of a plain step; on a device, these only
+    queue a kernel.
     """
     rows = [row for row in operators(view, _RANDOM.match) if row.callers.keys() & {"program", "unknown"}]
     return host_share(view, {row.name for row in rows}.__contains__)

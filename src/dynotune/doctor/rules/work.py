@@ -1,4 +1,4 @@
-"""Work that need not be: operators that compute what is known, or what nobody asked for."""
+"""Needless work: operators that compute known results, or results that nobody uses."""
 
 import math
 
@@ -11,8 +11,8 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Operator
 
 WORDS_ADAM, WORDS_SGD = 9, 5
-"""Times that a dense gradient's table is read or written in a step: filled with zeros, added to, read, and the weights
-and the optimizer's state read and written."""
+"""How often a dense gradient's table is read or written in a step: it is filled with zeros, added to and read, and the
+weights and the optimizer's state are read and written."""
 
 
 @rule()
@@ -30,7 +30,7 @@ def embedding_grads_dense(view: ObservationView) -> Judgements:
     taken = moved_s / view.timing.step_s if not optimizing else optimizing * part
     share = bounds.saving(view, min(1.0, taken)) * (1 - asked / table.num_rows)
     yield Judgement(
-        claim=f"Each step updates all {table.num_rows:,} rows of an embedding, and asks for at most {asked:,} of them.",
+        claim=f"Each step updates all {table.num_rows:,} rows of an embedding, but uses at most {asked:,} of them.",
         share=share,
         evidence=[f"weights of {table.num_bytes / 1e6:,.0f} MB, read or written {words} times per step"],
         model=model,
@@ -38,7 +38,7 @@ def embedding_grads_dense(view: ObservationView) -> Judgements:
 
 
 def _numbers_asked(model: Model) -> int:
-    """Return how many whole numbers a call is given: no more rows of an embedding are used."""
+    """Return the number of whole numbers that a call receives, a bound of the embedding rows that it uses."""
     inputs = model.call.inputs if model.call is not None else []
     return sum(math.prod(tensor.shape) for tensor in inputs if tensor.dtype.startswith("int"))
 

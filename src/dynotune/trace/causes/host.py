@@ -1,4 +1,4 @@
-"""What a program without a device lost time to, on the thread that works most."""
+"""Attribute the lost time of a program without a device, on the thread that works most."""
 
 import re
 from collections.abc import Iterator
@@ -14,16 +14,16 @@ from dynotune.trace.facts.steps import updates
 from dynotune.trace.timeline import HostKind, told_by_name
 
 MANY_OPTIMIZER_OPERATORS = 100
-"""A call of an optimizer, of operators that take one parameter each: implementations that take many at once call a
-dozen for each group of parameters."""
+"""Operators per call of an optimizer that take one parameter each: implementations for many parameters call a dozen for
+each group of parameters."""
 SHORT_OPERATOR_NS = 50_000
-"""A longer one has work in it that calling it does not explain."""
+"""A longer operator does work that its call does not explain."""
 
 _AT_ONCE = re.compile(r"aten::_(fused|foreach)_")
 
 
 def losses(facts: RankFacts) -> list[LostTime]:
-    """Return causes if no device was recorded: what the thread that works most waited for itself."""
+    """Return causes if no device was recorded: waits and needless work of the thread that works most."""
     thread = np.array([working_thread(facts.timeline)], dtype=np.int64)
     start, end = (np.array([time], dtype=np.int64) for time in facts.window)
     found = [*_optimizer_on_host(facts)]
@@ -35,7 +35,7 @@ def losses(facts: RankFacts) -> list[LostTime]:
 
 
 def _optimizer_on_host(facts: RankFacts) -> Iterator[LostTime]:
-    """Yield what optimizers took in a program without a device, less operators that update many parameters at once."""
+    """Yield the optimizers' time in a program without a device, less operators that update many parameters at once."""
     host = facts.timeline.host
     spans, begin_ns = updates(facts.timeline, facts.window)
     rows = np.flatnonzero(host.kind == HostKind.OPERATOR)
@@ -50,7 +50,7 @@ def _optimizer_on_host(facts: RankFacts) -> Iterator[LostTime]:
         f"{num / len(spans):,.0f} operators in each call of the optimizer, {duration(np.median(took[~at_once]))} each"
     )
     where = heaviest(facts, facts.places.of_spans(spans), host.end_ns[spans] - host.start_ns[spans])
-    claim = "The optimizer updates each parameter by operators of its own."
+    claim = "The optimizer updates each parameter with separate operators."
     work = int(took[~at_once].sum())
     yield LostTime(
         "optimizer-forloop", max(lost, work), Place(where.function, where.operator), (evidence,), work, claim

@@ -1,4 +1,4 @@
-"""What time was lost to, ranked, and the verdict in one sentence. Defined in docs/reference/trace.md."""
+"""Rank the causes of lost time, and write the verdict in one sentence. Defined in docs/reference/trace.md."""
 
 import tomllib
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ from dynotune.trace.facts.steps import STEP
 from dynotune.trace.timeline import HostKind
 
 MIN_SHARE = 0.01
-"""Of the window. What is lost to smaller causes is within what steps vary by."""
+"""Share of the window. Losses to smaller causes are within the variation of steps."""
 
 _WORDS = tomllib.loads(files(__package__).joinpath("ranking.toml").read_text(encoding="utf-8"))
 _IDLE, _WORK, _CLAIMS = _WORDS["idle"], _WORDS["work"], _WORDS["claims"]
-"""Words of the verdict, and claims. Time in which the device did nothing is lost; time in which it worked is a cost."""
+"""The verdict's words, and claims. Time in which the device was idle is lost; time in which it worked is a cost."""
 _PHASES = {"input": "its input", "upload": "copies to its device", "other": "other work"}
 
 
 def causes(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
-    """Return causes that hold a hundredth of their rank's window, largest loss first.
+    """Return causes that take at least a hundredth of their rank's window, largest loss first.
 
-    Losses of one id at one place are one cause. Ranks run side by side: of each id those of the rank count that
-    loses most to it, in share of its window.
+    Losses with the same id and place are one cause. As ranks run side by side, only the rank with the largest loss of
+    an id counts for that id, as a share of its window.
     """
     found: dict[str, list[Cause]] = {}
     for facts in ranks:
@@ -66,7 +66,7 @@ def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
 
 
 def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
-    """Return what the other ranks wait for the straggler, on the rank that waits most."""
+    """Return the time that the other ranks wait for the straggler, for the rank that waits most."""
     if compared is None or compared.straggler is None:
         return []
     named = " and ".join(_PHASES.get(phase, phase) for phase in compared.straggler_phases)
@@ -95,7 +95,7 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
 
 
 def _late_at(ranks: Sequence[RankFacts], compared: Ranks) -> Place:
-    """Return the place that holds most of a straggler's lateness in the one phase that it is late in."""
+    """Return the place with most of a straggler's lateness, if the straggler is late in only one phase."""
     if len(compared.straggler_phases) != 1 or compared.late_s is None:
         return Place()
     rows = zip(ranks, compared.ranks, strict=True)
@@ -120,7 +120,7 @@ def _places_of(facts: RankFacts, phase: RankPhase) -> dict[Place, float]:
 
 
 def verdict(facts: RankFacts, shares: Shares | None, ranked: Sequence[Cause], operators: Sequence[Operator]) -> str:
-    """Say in one sentence how busy the device was, and the largest loss that it could have done without."""
+    """Write in one sentence how busy the device was, and its largest avoidable loss."""
     if not facts.window_ns:
         return "The trace holds no work: no operator, no call and no device activity."
     span = _span(facts)
@@ -129,7 +129,7 @@ def verdict(facts: RankFacts, shares: Shares | None, ranked: Sequence[Cause], op
     busy = shares.compute + shares.exposed_copy + shares.exposed_communication
     if not ranked:
         return f"The device worked for {percent(busy)} of the time ({span}), and no cause lost a hundredth of it."
-    # What a device works on in vain matters once it works: one that idles is named for that.
+    # Needless work matters only if the device works; a device that idles has an idle cause as its verdict.
     of_idle = [cause for cause in ranked if cause.id in _IDLE]
     first = of_idle[0] if of_idle and busy < LOW_BUSY_SHARE else ranked[0]
     kind = "the largest loss is" if first.id in _IDLE else "the largest cost is"
@@ -154,7 +154,7 @@ def _span(facts: RankFacts) -> str:
 def _on_the_host(facts: RankFacts, ranked: Sequence[Cause], operators: Sequence[Operator]) -> str:
     first = max(operators, key=lambda row: row.self_s, default=None)
     share = first.self_s * 1e9 / facts.window_ns if first is not None else 0.0
-    # A small loss beside much work is not what the program is about.
+    # A small loss beside much work is not the subject of the verdict.
     if ranked and ranked[0].share >= share:
         return f"; the largest loss is {_in_words(ranked[0])}"
     if first is not None:
@@ -166,7 +166,7 @@ def _on_the_host(facts: RankFacts, ranked: Sequence[Cause], operators: Sequence[
 
 
 def _longest_annotation(facts: RankFacts) -> tuple[str, float]:
-    """Return the annotation, steps aside, that covers most of the window, and its share; none if none is inside."""
+    """Return the annotation, except steps, that covers most of the window, and its share; none without annotations."""
     host, names = facts.timeline.host, facts.timeline.names
     rows = np.flatnonzero(host.kind == HostKind.ANNOTATION)
     rows = rows[in_window(facts, host.start_ns[rows], host.end_ns[rows]) > 0]

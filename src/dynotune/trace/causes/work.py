@@ -1,4 +1,4 @@
-"""What a busy device spent its time on without need, as far as a trace can tell."""
+"""Find needless work of a busy device, as far as a trace shows it."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -28,9 +28,9 @@ from dynotune.trace.facts.rank_facts import (
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, told_by_name
 
 POINTWISE_SHARE = 0.2
-"""Of the kernels' time: below it, fusing pointwise kernels changes little."""
+"""Share of the kernels' time: below this, fusing pointwise kernels changes little."""
 SOFTMAX_SHARE = 0.05
-"""Of the kernels' time: a softmax that takes it is over the scores of attention, not over classes."""
+"""Share of the kernels' time: a softmax with more is over attention's scores, not over classes."""
 TF32_CAPABILITY = (8, 0)
 TENSOR_CORE_CAPABILITY = (7, 0)
 
@@ -38,7 +38,7 @@ _OF_LOSSES = re.compile(r"log_?softmax|entropy|nll", re.IGNORECASE)
 
 
 def losses(facts: RankFacts) -> list[LostTime]:
-    """Return causes in the work of the rank's devices. Unlike those of idle time they may overlap one another."""
+    """Return causes in the work of the rank's devices. Unlike causes of idle time, these may overlap one another."""
     if facts.kernels is None:
         return []
     rules = (_copies, _communication, _kernel_classes, _no_tensor_cores, _softmax, _pointwise)
@@ -92,13 +92,13 @@ def _communication(facts: RankFacts) -> Iterator[LostTime]:
     evidence = (
         f"collectives: {per_step(facts, facts.communication.num)}, {times}, {hidden}",
         *(f"{time_per_step(facts, total)} exposed in {short_kernel_name(name)}" for total, name in ranked[:3] if total),
-        "what of this was waiting for another rank, one rank's trace cannot tell",
+        "one rank's trace does not show which part of this was a wait for another rank",
     )
     yield LostTime(cause, exposed_ns, launched_at(facts, rows, took), evidence)
 
 
 def _exposed_collectives(facts: RankFacts) -> tuple[Ints, Ints]:
-    """Return rows of the collectives on the rank's busiest device, and the nanoseconds of each with no other work."""
+    """Return the collectives on the rank's busiest device, and the nanoseconds of each without other work beside it."""
     device = facts.timeline.device
     assert facts.device is not None
     compute, copy, communication = work_sets(facts.timeline, facts.device, facts.window)
@@ -130,7 +130,7 @@ def _where(facts: RankFacts, name: str) -> Place:
 
 
 def _where_math_attention(facts: RankFacts) -> Place:
-    """Return where most attention by its plain formula was called from; its kernels' names do not tell them apart."""
+    """Return the caller of most unfused attention, found by its operator since its kernels' names do not show it."""
     host = facts.timeline.host
     rows = math_attention(facts.timeline)
     rows = rows[(host.start_ns[rows] >= facts.window[0]) & (host.start_ns[rows] < facts.window[1])]
@@ -170,13 +170,13 @@ def _no_tensor_cores(facts: RankFacts) -> Iterator[LostTime]:
             evidence = f"kernels: {times}; the longest is {short_kernel_name(longest)}"
             where = launched_at(facts, rows[chosen], took)
             if convolves[chosen].all() and "conv" not in where.operator:
-                # A compiled graph is one operator, whatever is in it.
+                # A compiled graph is one operator, whatever it contains.
                 where = Place(where.function, "convolution", where.call)
             yield LostTime(cause, int(took.sum()), where, (evidence,))
 
 
 def _named(facts: RankFacts, rows: Ints, tell: Callable[[str], object]) -> NDArray[np.bool_]:
-    """Tell whether `tell` says yes to the name of each of these rows of the device."""
+    """Return for each of these rows of the device whether `tell` accepts its name."""
     return told_by_name(facts.timeline.names, facts.timeline.device.name[rows], tell)
 
 

@@ -1,6 +1,6 @@
-"""What a `Timeline` says of a window: steps, idle time, kernels, copies, places, ranks.
+"""Derive the facts of a window from a `Timeline`: steps, idle time, kernels, copies, places, ranks.
 
-Facts are counted, not judged: what time was lost to is in `trace.causes`. Other rooms ask for a trace's facts through
+Facts are counted, not judged; `trace.causes` attributes lost time. Other rooms get a trace's facts from
 `trace.summarise`.
 """
 

@@ -1,4 +1,4 @@
-"""Operators in the order in which a program calls them: what it makes on the host to copy it, and reads too early."""
+"""Find tensors made on the host for a copy, and results that are read too early, by the order of operators."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from dynotune.trace.facts.steps import OPTIMIZER, named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name
 
 MOST_BETWEEN = 4
-"""Operators on the host between the one that makes a tensor and the one that copies it: casts, scaling, pinning."""
+"""Most operators on the host between making a tensor and copying it: casts, scaling, pinning."""
 
 _MAKES = re.compile(
     r"aten::(rand|randn|randint|randperm|normal|zeros|ones|full|arange|linspace|eye|scalar_tensor|lift_fresh"
@@ -34,12 +34,12 @@ _LOOKS = re.compile(r"(cuda|hip)(Event|Stream)Query|cu(Event|Stream)Query")
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """The outermost operators of one thread, those inside the loader and optimizers left out.
+    """The outermost operators of one thread, except those inside the loader and optimizers.
 
     Args:
-        rows: of the host, in order.
-        num_queued: device work that each queued.
-        num_copied: of it, copies to the device.
+        rows: rows of the host, in order.
+        num_queued: number of pieces of device work that each operator queued.
+        num_copied: number of copies to the device among these.
     """
 
     rows: Ints
@@ -60,8 +60,8 @@ def of_thread(timeline: Timeline, thread: int) -> Sequence:
 
 
 def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
-    """Return rows of operators that make a tensor on the host, with those that change it before it goes to the device;
-    and rows of those that copy it.
+    """Return operators that make or change a tensor on the host before it is copied to the device; and, as a second
+    array of rows, operators that copy it.
     """
     found: list[int] = []
     copying: list[int] = []
@@ -74,17 +74,17 @@ def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
                 if sequence.num_copied[at]:
                     found += sequence.rows[first:at].tolist()
                     copying.append(int(sequence.rows[at]))
-                # It was made to be read here; the next copy is of something else.
+                # The tensor was made to be read here; the next copy is of another tensor.
                 if sequence.num_queued[at] or read_out[at]:
                     break
     return np.unique(np.array(found, dtype=np.int64)), np.unique(np.array(copying, dtype=np.int64))
 
 
 def read_too_early(timeline: Timeline) -> NDArray[np.bool_]:
-    """Tell for each row of the host whether it is a call that copies to page-locked memory, which is then read at once.
+    """Tell for each row of the host whether it is a call that copies to page-locked memory that is then read at once.
 
-    The thread's next operator beside further such copies works on the host alone, and nothing waited for the device
-    before it, nor asked whether it was done.
+    After such copies, the thread's next operator works only on the host, and before it the program neither waited for
+    the device nor asked whether the copy was done.
     """
     host, device = timeline.host, timeline.device
     found = np.zeros(len(host), dtype=bool)
@@ -106,7 +106,7 @@ def read_too_early(timeline: Timeline) -> NDArray[np.bool_]:
                 at += 1
             if at == len(sequence.rows) or not reads[at]:
                 continue
-            # A wait inside the operator that reads comes in time.
+            # A wait inside the operator that reads is early enough.
             until = host.end_ns[sequence.rows[at]]
             inside = (host.start_ns[waits] >= host.start_ns[call]) & (host.start_ns[waits] < until)
             found[call] = not inside.any()

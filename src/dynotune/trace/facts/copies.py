@@ -1,4 +1,4 @@
-"""Copies between host and devices: how many of which kind, how fast, and how long nothing else ran beside them."""
+"""Copies between host and devices: number, speed, and time that nothing else ran beside them, by kind."""
 
 import re
 from functools import cache
@@ -65,7 +65,7 @@ def _row(timeline: Timeline, rows: Ints, window: tuple[int, int], kind: Kind, ex
     duration = np.minimum(device.end_ns[rows], end) - np.maximum(device.start_ns[rows], start)
     sized = rows[device.num_bytes[rows] != UNKNOWN]
     sizes = device.num_bytes[sized]
-    # Whole copies: a share of a copy's bytes is not known.
+    # Whole copies, since the bytes of a part of a copy are not known.
     time = int((device.end_ns[sized] - device.start_ns[sized]).sum())
     return Copies(
         rank=timeline.rank,
@@ -81,7 +81,7 @@ def _row(timeline: Timeline, rows: Ints, window: tuple[int, int], kind: Kind, ex
 
 
 def _exposed_ns(timeline: Timeline, rows: Ints, kind: Ints, window: tuple[int, int]) -> Ints:
-    """Return per kind the window's nanoseconds in which its rows kept their devices busy and no other row did."""
+    """Return for each kind the window's nanoseconds in which only its rows kept their devices busy."""
     device = timeline.device
     exposed = np.zeros(kind.max(initial=-1) + 1, dtype=np.int64)
     for index in np.unique(device.device[rows]):

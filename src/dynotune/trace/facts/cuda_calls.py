@@ -1,4 +1,4 @@
-"""Calls of the CUDA runtime and driver that cost more than their launch: those that wait, and those that allocate."""
+"""Calls of the CUDA runtime and driver that cost more than a launch: those that wait, and those that allocate."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.nesting import outermost
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name, touching
 
-# https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html: a synchronous copy waits, save between two
+# https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html: a synchronous copy waits, except between two
 # places of one device. A query does not wait.
 _WAITS = re.compile(
     r"(cuda|hip)(Device|Stream|Event|Thread)Synchronize|cu(Ctx|Stream|Event)Synchronize|hipCtxSynchronize"
@@ -24,7 +24,7 @@ _ALLOCATES = re.compile(
     r"|cuMem(Alloc|Free)(Async|Host|Managed|Pitch|FromPoolAsync)?|cuMemHost(Alloc|Register|Unregister)"
     r"|(cu|hip)Mem(Create|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess)"
 )
-# cudaMemcpyAsync_v3020, cuMemAlloc_v2_ptsz: which version of the interface was called is of no interest.
+# cudaMemcpyAsync_v3020, cuMemAlloc_v2_ptsz: the version of the interface does not matter.
 _VERSION = re.compile(r"(_v\d+)?(_ptds|_ptsz|_spt)?$")
 _ASYNCHRONOUS_COPY = re.compile(
     r"(cuda|hip)Memcpy(2D|3D)?(ToArray|FromArray|FromSymbol)?Async|(cu|hip)Memcpy(DtoH|2D|3D)?Async"
@@ -36,15 +36,15 @@ def plain_name(name: str) -> str:
 
 
 def is_sync(name: str) -> bool:
-    """Tell whether a call of this name waits for the device, whatever it copies."""
+    """Tell whether a call of this name always waits for the device, whatever it copies."""
     return _WAITS.fullmatch(plain_name(name)) is not None
 
 
 def waits(timeline: Timeline) -> NDArray[np.bool_]:
     """Tell for each row of the host whether it is a call that waits for the device.
 
-    Besides those of `is_sync`: asynchronous copies from a device to pageable memory, which return when the copy is
-    done (https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html).
+    Besides those of `is_sync`, these are asynchronous copies from a device to pageable memory, which return when the
+    copy is done (https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html).
     """
     device = timeline.device
     found = _calls_named(timeline, _WAITS)

@@ -1,4 +1,4 @@
-"""What a device did with the window: compute, copies, communication, and which of them at once."""
+"""The device's time within the window: compute, copies, communication, and which of them ran at once."""
 
 from dataclasses import dataclass
 
@@ -41,12 +41,12 @@ class Busy:
 
 
 def busy(timeline: Timeline, device: int, window: tuple[int, int]) -> Busy:
-    """Tell how the device was busy within the window [start, end) of nanoseconds."""
+    """Return how the device was busy within the window [start, end) of nanoseconds."""
     compute, copy, communication = work_sets(timeline, device, window)
     edges, kinds = [], []
     for kind, part in ((_COMPUTE, compute), (_COPY, copy), (_COMMUNICATION, communication)):
         edges += [part[:, 0], part[:, 1]]
-        # Sets of one kind are disjoint: each edge turns its kind on or off.
+        # Intervals of one kind are disjoint: each edge turns its kind on or off.
         kinds += [np.full(2 * len(part), kind)]
     time = np.concatenate(edges)
     order = np.argsort(time, kind="stable")

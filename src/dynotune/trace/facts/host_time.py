@@ -1,4 +1,4 @@
-"""What a process did on the host within its window: in the loader, in operators, in collectives of the CPU."""
+"""The host's time of a process within its window: in the loader, in operators, in collectives on the CPU."""
 
 import re
 
@@ -12,7 +12,7 @@ from dynotune.trace.timeline import HostKind, Ints, Timeline
 
 _TRANSFER = re.compile(r"(gloo|mpi|ucc):")
 COLLECTIVE = re.compile(r"(gloo|mpi|ucc|c10d):")
-# Generated code calls no operator: its kernels run inside these.
+# Generated code calls no operator: its kernels run inside these spans.
 COMPILED = re.compile(r"## Call CompiledFxGraph|CompiledFunction")
 
 
@@ -38,18 +38,18 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> HostTime:
 
 
 def collectives(timeline: Timeline) -> Ints:
-    """Return rows of collectives that the host itself carries out, from the moment in which this rank joins."""
+    """Return the collectives that the host itself carries out, from the moment in which this rank joins."""
     return named(timeline, _TRANSFER, HostKind.OPERATOR, HostKind.ANNOTATION)
 
 
 def without_operators(timeline: Timeline, window: tuple[int, int]) -> intervals.Set:
-    """Return the stretches of the window in which the working thread runs no operator, collectives aside."""
+    """Return the stretches of the window in which the working thread runs no operator other than collectives."""
     rows = _operators(timeline, working_thread(timeline))
     return intervals.complement(intervals.union_of(timeline.host, rows, window), *window)
 
 
 def _operators(timeline: Timeline, thread: int) -> Ints:
-    """Return rows of this thread's operators and of generated code, collectives aside."""
+    """Return this thread's operators and generated code, except collectives."""
     collective = named(timeline, COLLECTIVE, HostKind.OPERATOR, HostKind.ANNOTATION)
     rows = np.flatnonzero((timeline.host.kind == HostKind.OPERATOR) & (timeline.host.thread == thread))
     compiled = named(timeline, COMPILED, HostKind.ANNOTATION)

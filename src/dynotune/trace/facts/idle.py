@@ -1,4 +1,4 @@
-"""When a device had nothing to run, and what it waited for. Defined in docs/reference/trace.md."""
+"""Find when a device was idle, and what it waited for. Defined in docs/reference/trace.md."""
 
 from dataclasses import dataclass
 
@@ -18,10 +18,10 @@ class Gaps:
     """The gaps of one device within a window, in order of time. One row each, int64.
 
     Args:
-        split_ns: `CAUSES` by name; of each gap the five sum to `end_ns - start_ns`.
-        call: row of the CALL that queued what ended the gap; UNKNOWN where there is none.
-        thread: that queued what ended the gap; else the one that queues most.
-        wait: row of the CALL, waiting for the device, in which the gap began; UNKNOWN where there is none.
+        split_ns: the five `CAUSES` by name; for each gap they sum to `end_ns - start_ns`.
+        call: row of the CALL that queued the work after the gap; UNKNOWN if there is none.
+        thread: the thread that queued the work after the gap; else the thread that queues most work.
+        wait: row of the CALL, a wait for the device, in which the gap began; UNKNOWN if there is none.
     """
 
     start_ns: Ints
@@ -35,28 +35,28 @@ class Gaps:
         return len(self.start_ns)
 
     def idle_ns(self) -> dict[IdleCause, int]:
-        """Return each cause's total. They sum to the device's idle time."""
+        """Return each cause's total. The totals sum to the device's idle time."""
         return {cause: int(part.sum()) for cause, part in self.split_ns.items()}
 
     def late_ns(self) -> int:
-        """Return the part of `kernel` in gaps that began before their work was queued: earlier, it would not show."""
+        """Return the part of `kernel` in gaps that began before their work was queued: earlier queueing hides it."""
         before = self.split_ns["host"] + self.split_ns["loader"] + self.split_ns["sync"]
         return int(self.split_ns["kernel"][before > 0].sum())
 
     def cause(self) -> list[IdleCause]:
-        """Return the cause that holds the largest part of each gap."""
+        """Return the cause with the largest part of each gap."""
         largest = np.argmax([self.split_ns[cause] for cause in CAUSES], axis=0)
         return [CAUSES[index] for index in largest.tolist()]
 
 
 def gaps(timeline: Timeline, device: int, window: tuple[int, int]) -> Gaps:
-    """Return the stretches of the window in which the device ran nothing, each split by what it waited for."""
+    """Return the stretches of the window in which the device was idle, each split by what the device waited for."""
     ran = _ran(timeline, device)
     start_ns, end_ns = timeline.device.start_ns[ran], timeline.device.end_ns[ran]
     free = intervals.complement(intervals.union(start_ns, end_ns), *window)
     start, end = free[:, 0].copy(), free[:, 1].copy()
     call = _ending_call(timeline, ran, end)
-    # Up to the end of the window, behind the last activity, nothing was queued: as if a call returned there.
+    # From the last activity to the end of the window nothing was queued: treat the end as the return of a call.
     returned = _taken(timeline.host.end_ns, call, missing=end)
     queued = np.clip(returned, start, end)
     thread = np.full(len(start), launching_thread(timeline), dtype=np.int64)
@@ -83,11 +83,11 @@ def launching_thread(timeline: Timeline) -> int:
 
 
 def working_thread(timeline: Timeline) -> int:
-    """Return the thread that the steps run on; UNKNOWN if the trace does not tell.
+    """Return the thread that makes the steps; UNKNOWN if the trace does not show it.
 
-    That which bears the profiler's steps, if it works; else the one that queues most work, else the one with most
-    operators, autograd's own threads left out: these queue more than half of a training step's work, and whoever
-    called `backward` waits for them.
+    This is the thread with the profiler's steps, if it works; else the thread that queues most work; else the one with
+    most operators. Autograd's own threads are left out: they queue more than half of a training step's work, and the
+    caller of `backward` waits for them.
     """
     host = timeline.host
     operators = np.bincount(host.thread[host.kind == HostKind.OPERATOR], minlength=len(timeline.threads))
@@ -104,7 +104,7 @@ def working_thread(timeline: Timeline) -> int:
 
 
 def loader_spans(timeline: Timeline) -> Ints:
-    """Return rows of the spans inside the DataLoader's `__next__`, less those inside another."""
+    """Return the outermost spans inside the DataLoader's `__next__`."""
     return outermost(timeline.host, named(timeline, LOADER, HostKind.ANNOTATION, HostKind.OPERATOR))
 
 
@@ -117,7 +117,7 @@ def _taken(values: Ints, rows: Ints, *, missing: Ints) -> Ints:
 
 
 def _ran(timeline: Timeline, device: int) -> Ints:
-    """Return rows of what took time on the device; of those that start together, the one queued first comes first."""
+    """Return the rows that took time on the device; of rows that start together, the one queued first comes first."""
     spans = timeline.device
     rows = np.flatnonzero((spans.device == device) & (spans.end_ns > spans.start_ns))
     if (np.diff(spans.start_ns[rows]) == 0).any():
@@ -128,7 +128,7 @@ def _ran(timeline: Timeline, device: int) -> Ints:
 
 
 def _ending_call(timeline: Timeline, ran: Ints, end_ns: Ints) -> Ints:
-    """Return the row of the call that queued what starts at each time; UNKNOWN if nothing starts, or it is unknown."""
+    """Return the row of the call that queued the work starting at each time; UNKNOWN if there is none."""
     start_ns = timeline.device.start_ns[ran]
     call = np.full(len(end_ns), UNKNOWN, dtype=np.int64)
     at = np.searchsorted(start_ns, end_ns)
@@ -141,8 +141,8 @@ def _ending_call(timeline: Timeline, ran: Ints, end_ns: Ints) -> Ints:
 def in_loader(timeline: Timeline, start_ns: Ints, end_ns: Ints, thread: Ints) -> Ints:
     """Return nanoseconds of each [start, end) in which the thread was inside the loader's `__next__`.
 
-    Another thread inside it counts while this one did none of torch's work: a loader that fills a queue in the
-    background holds nobody up who is busy.
+    Another thread inside `__next__` counts while this thread did none of torch's work: a loader that fills a queue in
+    the background does not delay a busy thread.
     """
     host = timeline.host
     rows = loader_spans(timeline)
@@ -163,10 +163,10 @@ def in_loader(timeline: Timeline, start_ns: Ints, end_ns: Ints, thread: Ints) ->
 
 
 def _waits(timeline: Timeline, start: Ints, until: Ints) -> tuple[Ints, Ints]:
-    """Return the call, waiting for the device, in which each gap began, and the nanoseconds that the host waited in it.
+    """Return the wait for the device in which each gap began, and the nanoseconds that the host waited in it.
 
-    It must have returned by `until`, when what ended the gap was queued: else it held nobody up. Of several, the
-    longest wait counts.
+    The wait must have returned by `until`, when the work after the gap was queued; otherwise it delayed nothing. If
+    there are several, the longest counts.
     """
     host = timeline.host
     row = np.full(len(start), UNKNOWN, dtype=np.int64)
@@ -183,7 +183,7 @@ def _waits(timeline: Timeline, start: Ints, until: Ints) -> tuple[Ints, Ints]:
 
 
 def _copied_before(timeline: Timeline, waiting: Ints) -> Ints:
-    """Return ns of the call before each wait, if that is a copy of pageable memory: it belongs to the wait.
+    """Return nanoseconds of the call before each wait, if that copies pageable memory and so belongs to the wait.
 
     The host copies such memory piece by piece into a buffer, and waits for each piece.
     """
@@ -206,13 +206,13 @@ def _copied_before(timeline: Timeline, waiting: Ints) -> Ints:
     return before
 
 
-# The gap with which a recording begins: the recorder had waited for the device, as the program may not do.
+# The gap at the begin of a recording: the recorder had waited for the device, which the program may not do.
 
 
 def first_gap(timeline: Timeline, gaps: Gaps, steps: Steps, window: tuple[int, int]) -> tuple[Idle, Idle] | None:
-    """Return the window's first gap as it is, and as the gaps before the first work of the later steps are on average.
+    """Return the window's first gap, and the mean of the gaps before the first work of the later steps.
 
-    None where the window does not begin with a gap, or has too few steps to tell.
+    None if the window does not begin with a gap, or has too few steps.
     """
     if not len(gaps) or gaps.start_ns[0] != window[0] or len(steps) < 3:
         return None
@@ -223,7 +223,7 @@ def first_gap(timeline: Timeline, gaps: Gaps, steps: Steps, window: tuple[int, i
     for start, end in zip(steps.start_ns[1:].tolist(), steps.end_ns[1:].tolist(), strict=True):
         at = int(np.searchsorted(queued_ns, start))
         if at < len(queued_ns) and queued_ns[at] < end:
-            # Without such a gap the device was busy then.
+            # Without such a gap the device was busy at that time.
             later += np.flatnonzero(ends_with == queued_ns[at])[:1].tolist()
     num = len(steps) - 1
     first = {f"{cause}_s": int(part[0]) / 1e9 for cause, part in gaps.split_ns.items()}

@@ -1,6 +1,6 @@
 """Arithmetic on sets of half-open intervals [start, end) of whole nanoseconds.
 
-A set is an int64 array of shape (n, 2): sorted, disjoint, no empty interval. `union` makes one of anything.
+A set is a sorted, disjoint int64 array of shape (n, 2) without empty intervals. `union` makes a set of any intervals.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Set:
 def union_of(
     spans: HostSpans | DeviceSpans, rows: NDArray[np.int64] | NDArray[np.bool_], window: tuple[int, int] | None = None
 ) -> Set:
-    """Return the set that covers these rows of a table, within the window if one is given."""
+    """Return the set that covers these rows of a table, within the window if there is one."""
     found = union(spans.start_ns[rows], spans.end_ns[rows])
     return found if window is None else clip(found, *window)
 
@@ -51,14 +51,14 @@ def complement(of: Set, start_ns: int, end_ns: int) -> Set:
 def intersection(a: Set, b: Set) -> Set:
     if not len(a) or not len(b):
         return np.empty((0, 2), dtype=np.int64)
-    # Every interval of the answer starts where an interval of one set starts inside the other.
+    # Every interval of the result starts where an interval of one set starts inside the other set.
     start = np.sort(np.concatenate((a[:, 0], b[:, 0])))
     of_a = np.searchsorted(a[:, 0], start, side="right") - 1
     of_b = np.searchsorted(b[:, 0], start, side="right") - 1
     end = np.minimum(a[of_a, 1], b[of_b, 1])
     kept = (of_a >= 0) & (of_b >= 0) & (end > start)
     pairs = np.column_stack((start[kept], end[kept]))
-    # Intervals of both sets that start together came twice.
+    # Intervals of both sets that start together occur twice.
     return pairs[np.concatenate(([True], np.diff(pairs[:, 0]) > 0))] if len(pairs) else pairs
 
 

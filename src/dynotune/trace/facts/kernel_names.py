@@ -1,4 +1,4 @@
-"""What the name of a kernel tells: the kind of work it does, and whether it uses tensor cores."""
+"""Classify kernels by name: the kind of work, and whether it uses tensor cores."""
 
 import re
 import tomllib
@@ -13,22 +13,22 @@ from dynotune.trace.timeline import UNKNOWN
 
 _DATA = tomllib.loads(files(__package__).joinpath("kernel_names.toml").read_text(encoding="utf-8"))
 CLASSES: tuple[str, ...] = (*PRODUCTS, *_DATA["classes"])
-"""What a kernel does. Defined one by one in docs/reference/trace.md."""
+"""Kinds of kernels' work. Each is defined in docs/reference/trace.md."""
 _PATTERNS = {name: re.compile(pattern) for name, pattern in _DATA["patterns"].items()}
 _COMPILED = tuple((CLASSES.index(name), re.compile(pattern)) for name, pattern in _DATA["rules"])
 _OTHER = CLASSES.index("other")
 _BRACKETS = re.compile(r"[()]")
-# What templates of CUTLASS reach, and more. Some patterns take time in the square of the length.
+# The length of CUTLASS's templates, and more. Some patterns take time quadratic in the length.
 LONGEST_NAME = 8192
 
 
 def classify(names: list[str]) -> NDArray[np.int8]:
-    """Return the class of each kernel name, as index into `CLASSES`; "other" if no rule knows the name."""
+    """Return the class of each kernel name, as index into `CLASSES`; "other" if no rule matches the name."""
     return np.fromiter((class_of(name) for name in names), dtype=np.int8, count=len(names))
 
 
 def uses_tensor_cores(names: list[str]) -> NDArray[np.int8]:
-    """Tell whether each name tells of tensor cores: 1 yes, 0 no, UNKNOWN if it does not tell."""
+    """Return whether each name shows tensor cores: 1 yes, 0 no, UNKNOWN if the name does not show it."""
     return np.fromiter((tensor_cores_of(name) for name in names), dtype=np.int8, count=len(names))
 
 
@@ -44,8 +44,8 @@ def without_arguments(name: str) -> str:
     return name
 
 
-# Names come again for each rank and each fact. The trace holds them all, so that a bound would save nothing; and once
-# a trace has more names than fit, each of them would be judged anew every time.
+# Names recur for each rank and each fact. The trace holds all names anyway, so a bound would save no memory, and with
+# more names than fit each would be classified again every time.
 @cache
 def class_of(name: str) -> int:
     name = without_arguments(name.lower()[:LONGEST_NAME])
@@ -54,7 +54,7 @@ def class_of(name: str) -> int:
 
 @cache
 def tensor_cores_of(name: str) -> int:
-    """Tell whether the kernel's name tells of tensor cores: 1 yes, 0 no, UNKNOWN if it does not tell."""
+    """Return whether the kernel's name shows tensor cores: 1 yes, 0 no, UNKNOWN if it does not show it."""
     name = without_arguments(name.lower()[:LONGEST_NAME])
     if _PATTERNS["beside_product"].search(name):
         return UNKNOWN
@@ -64,22 +64,22 @@ def tensor_cores_of(name: str) -> int:
 
 
 def is_fp32_matmul(name: str) -> bool:
-    """Tell whether it says that it multiplies matrices of float32 without tensor cores."""
+    """Tell whether the name is of a float32 matrix product without tensor cores."""
     return bool(_PATTERNS["fp32_matmul"].search(name))
 
 
 def is_of_half(name: str) -> bool:
-    """Tell whether its name tells of half types."""
+    """Tell whether the kernel's name contains a half type."""
     return bool(_PATTERNS["half"].search(name))
 
 
 def is_slow_product(name: str) -> bool:
-    """Tell whether a kernel of this name multiplies matrices without tensor cores, or loads by one or two elements."""
+    """Tell whether a kernel of this name multiplies matrices without tensor cores or with misaligned loads."""
     if _PATTERNS["no_matrices"].search(name):
         return False
     return tensor_cores_of(name) == 0 or is_misaligned(name)
 
 
 def is_misaligned(name: str) -> bool:
-    """Tell whether tensor cores wait for it: without them, kernels load single elements of whatever sizes."""
+    """Tell whether misaligned loads delay tensor cores; kernels without tensor cores load single elements anyway."""
     return tensor_cores_of(name) == 1 and bool(_PATTERNS["misaligned"].search(name))

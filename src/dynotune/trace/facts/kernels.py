@@ -1,4 +1,4 @@
-"""Kernels: how many, how long, how deeply queued; what kind of work took their time; what fusing them could spare."""
+"""Kernels: their number, duration and queue depth, their kinds of work, and the most that fusing them could save."""
 
 import re
 
@@ -14,27 +14,27 @@ from dynotune.trace.facts.steps import named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name, touching
 
 MATH_ATTENTION = "aten::_scaled_dot_product_attention_math"
-"""The operator whose kernels are of class attention-math: their own names do not tell them from others."""
+"""The operator whose kernels have class attention-math: their own names do not distinguish them from others."""
 
 SHORT_NS = round(SHORT_KERNEL_S * 1e9)
 
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
-# How little of the time may have a telling name before the share of tensor cores is unknown: below one half, the
-# kernels that do not tell could turn the answer round.
+# The least share of time with telling names for which the share of tensor cores is known: below one half, the other
+# kernels could reverse the answer.
 _TOLD_SHARE = 0.5
 
 _PRODUCTS = tuple(
     index for index, name in enumerate(CLASSES) if name in ("matmul", "convolution") or name.startswith("attention-")
 )
 POINTWISE = ("elementwise", "normalisation", "reduction")
-_FUSED_TOO = ("cast", "random")  # with what stands around them; other causes count them
-_BY_ROWS = ("softmax",)  # over one dimension, as a layer norm
+_FUSED_TOO = ("cast", "random")  # fusable together with adjacent kernels; other causes count them
+_BY_ROWS = ("softmax",)  # along one dimension, as in a layer norm
 COMPILED = (*POINTWISE, *_FUSED_TOO, *_BY_ROWS)
 """Classes that a compiler fuses."""
 
-# Sums over all of a batch (aten): what is normalised with them has to wait for the last element. Other sums may be over
-# rows, as those of layer and group norms, and those can become one kernel with what follows.
+# Sums over a whole batch (aten): the normalisation that uses them has to wait for the last element. Other sums may be
+# over rows, as those of layer and group norms, and can become one kernel with the work that follows.
 _STATISTICS = re.compile(r"collect_statistics|backward_reduce|gammabeta", re.IGNORECASE)
 
 
@@ -88,7 +88,7 @@ def math_attention(timeline: Timeline) -> Ints:
 
 
 def _num_distinct(rows: Ints, num: int) -> int:
-    """Count the distinct rows of a table of `num`; faster than np.unique, which hashes or sorts."""
+    """Count the distinct rows of a table with `num` rows; faster than np.unique, which hashes or sorts."""
     seen = np.zeros(num, dtype=np.bool_)
     seen[rows] = True
     return int(seen.sum())
@@ -101,9 +101,9 @@ def launches_graph(timeline: Timeline, calls: Ints) -> NDArray[np.bool_]:
 
 
 def _queue_depth(timeline: Timeline, window: tuple[int, int]) -> tuple[float | None, int | None]:
-    """Return mean over the window and maximum of device work queued and not finished; None if no launch is known.
+    """Return mean and maximum over the window of the device work queued and not finished; None if no launch is known.
 
-    Work is queued from the return of its launch, or from its own start where that is earlier or the launch is not
+    Work is queued from the return of its launch, or from its own start if that is earlier or the launch is not
     recorded.
     """
     device, (start, end) = timeline.device, window
@@ -118,7 +118,7 @@ def _queue_depth(timeline: Timeline, window: tuple[int, int]) -> tuple[float | N
     if not len(begins):
         return 0.0, 0
     mean = int((ends - begins).sum()) / (end - start)
-    # The depth is greatest right after something was queued; what ends at that moment has left.
+    # The depth is largest right after work was queued; work that ends at that moment no longer counts.
     depth = np.arange(1, len(begins) + 1) - np.searchsorted(ends, begins, side="right")
     return mean, int(depth.max())
 
@@ -137,7 +137,7 @@ def _tensor_core_share(timeline: Timeline, rows: Ints, classes: NDArray[np.int8]
 def _class_table(
     timeline: Timeline, names: NDArray[np.int32], classes: NDArray[np.int64], duration: Ints
 ) -> list[KernelClass]:
-    """Return a row per class, largest first."""
+    """Return one row per class, largest first."""
     key = classes.astype(np.int64) * len(timeline.names) + names
     pairs, of_row, num = np.unique(key, return_inverse=True, return_counts=True)
     totals = np.bincount(of_row, weights=duration, minlength=len(pairs)).astype(np.int64)
@@ -162,19 +162,19 @@ def _class_row(name: str, parts: list[tuple[int, str, int]], whole: int) -> Kern
 
 
 def spared_ns(facts: RankFacts) -> int:
-    """Return the most nanoseconds of the window that pointwise kernels would save, were all fused that can be.
+    """Return the most nanoseconds of the window that fusing all pointwise kernels could save.
 
-    Those that follow one another on a stream, with no product or other kernel between them, can become one, which
-    reads and writes at least what the longest of them does. One that sums over the batch is the last of its row.
-    Conversions between types and random numbers interrupt no row, and are not counted.
+    Pointwise kernels that follow one another on a stream, without a product or other kernel between them, can become
+    one kernel, which reads and writes at least as much as the longest of them. A kernel that sums over the batch ends
+    its row. Conversions between types and random numbers neither interrupt a row nor count.
     """
     return _but_the_longest_ns(facts.timeline, facts.window, POINTWISE, passed_over=_FUSED_TOO)
 
 
 def fusable_ns(timeline: Timeline, window: tuple[int, int]) -> int | None:
-    """Return the same for all that a compiler fuses: type conversions, random numbers and softmax are in the rows too.
+    """Return the same for all kernels that a compiler fuses: type conversions, random numbers and softmax count, too.
 
-    None where kernels were not recorded one by one.
+    None if kernels were not recorded one by one.
     """
     if "kernels_in_graphs" in timeline.missing:
         return None
@@ -184,7 +184,7 @@ def fusable_ns(timeline: Timeline, window: tuple[int, int]) -> int | None:
 def _but_the_longest_ns(
     timeline: Timeline, window: tuple[int, int], in_rows: tuple[str, ...], passed_over: tuple[str, ...] = ()
 ) -> int:
-    """Return nanoseconds that rows of kernels of these classes take in the window, but for the longest of each row."""
+    """Return nanoseconds that rows of kernels of these classes take in the window, without each row's longest."""
     rows, took, starts = _rows_of_kernels(timeline, window, in_rows, passed_over)
     return int((np.add.reduceat(took, starts) - np.maximum.reduceat(took, starts)).sum()) if len(rows) else 0
 
@@ -192,7 +192,7 @@ def _but_the_longest_ns(
 def _rows_of_kernels(
     timeline: Timeline, window: tuple[int, int] | None, in_rows: tuple[str, ...], passed_over: tuple[str, ...]
 ) -> tuple[Ints, Ints, Ints]:
-    """Return kernels in stream order; each one's part of the window, 0 for other classes; where each row begins."""
+    """Return kernels in stream order; each one's time in the window, 0 for other classes; and where each row begins."""
     device, names = timeline.device, timeline.names
     rows = np.flatnonzero(device.kind == DeviceKind.KERNEL)
     classes = classes_of(timeline)[rows]

@@ -9,8 +9,8 @@ from dynotune.trace.timeline import UNKNOWN, Timeline
 def facts(timeline: Timeline, window: tuple[int, int]) -> list[Memory]:
     """Return peaks and number of allocations of one rank inside the window [start, end) of ns, a row per device.
 
-    The level at the window's start is that of the last mark before it. Host memory is left out, and so are marks
-    that do not give both levels.
+    The level at the window's start is that of the last mark before it. Host memory is left out, and so are marks that
+    lack one of the two levels.
     """
     marks, (start, end) = timeline.memory, window
     known = (marks.allocated_bytes != UNKNOWN) & (marks.reserved_bytes != UNKNOWN)
@@ -21,7 +21,7 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> list[Memory]:
         held = rows[max(first - 1, 0) : last]
         if not len(held):
             continue
-        # Whether the first mark is an allocation is not known: the level before it is not.
+        # Whether the first mark is an allocation is not known, because the level before it is not.
         rises = np.diff(marks.allocated_bytes[rows]) > 0
         found.append(
             Memory(

@@ -1,4 +1,4 @@
-"""Which span of a thread encloses which: spans of one thread nest, give or take the recorder's jitter."""
+"""Find which span of a thread encloses which: spans of one thread nest, apart from the recorder's jitter."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ from dynotune.trace.facts import intervals
 from dynotune.trace.timeline import UNKNOWN, HostSpans, Ints
 
 MAX_PASSES = 8
-"""Passes over spans that outlive the span they started in. Rounding needs one or two; what is left after that
-(ranges that overlap like tiles) goes through a loop."""
+"""Passes over spans that outlive the span they started in. Rounding needs one or two passes; spans that are left after
+these (ranges that overlap like tiles) go through a loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class Nesting:
     """Spans of one thread as a tree; positions count from 0 in the order of `start_ns`.
 
     Args:
-        rows: of the spans in their table, int64.
-        start_ns, end_ns: int64. A span that outlives the one it started in is cut at that one's end.
-        parent: position of the enclosing span, int64; UNKNOWN for the outermost.
+        rows: rows of the spans in their table, int64.
+        start_ns, end_ns: int64. A span that outlives its enclosing span is cut at the end of that one.
+        parent: position of the enclosing span, int64; UNKNOWN for the outermost spans.
     """
 
     rows: Ints
@@ -43,9 +43,9 @@ class Nesting:
         return at
 
     def nearest(self, of_kind: NDArray[np.bool_]) -> Ints:
-        """Return the position of the nearest span at or above each span for which `of_kind` holds; UNKNOWN if none."""
+        """Return the position of the nearest span of the kind, from each span upwards; UNKNOWN if there is none."""
         found = np.where(of_kind, np.arange(len(self.rows)), self.parent)
-        # A span that is not of the kind points to its parent; following the pointers of pointers ends in log2(depth).
+        # A span of another kind points to its parent; following the pointers of pointers ends in log2(depth) rounds.
         while len(asking := np.flatnonzero((found >= 0) & ~of_kind[found])):
             onward = found.copy()
             onward[asking] = found[found[asking]]
@@ -57,10 +57,10 @@ def nest(rows: Ints, start_ns: Ints, end_ns: Ints) -> Nesting:
     """Return the tree of one thread's spans.
 
     Args:
-        rows: of the spans in their table, in its order: by start, the longer first.
-        start_ns, end_ns: of these rows, int64.
+        rows: rows of the spans in their table, in the table's order: by start, the longer first.
+        start_ns, end_ns: times of these rows, int64.
     """
-    # Doubled, so that a span without duration ends after it started, yet before anything else happens.
+    # Doubled, so that a span without duration ends after its start, but before any other event.
     opens = start_ns * 2
     closes = np.where(end_ns > start_ns, end_ns * 2, opens + 1)
     parent = parents(opens, closes)
@@ -82,7 +82,7 @@ def depths(nesting: Nesting) -> Ints:
 
 
 def outermost(spans: HostSpans, rows: Ints) -> Ints:
-    """Return those of `rows` that no other of them on their thread encloses, nor overlaps from before."""
+    """Return those of `rows` that no other row of their thread encloses or overlaps from before."""
     outer = []
     for thread in np.unique(spans.thread[rows]):
         own = rows[spans.thread[rows] == thread]
@@ -95,7 +95,7 @@ def begins_inside(spans: HostSpans, rows: Ints, outer: Ints, begin_ns: Ints | No
     """Tell for each of these rows whether it begins inside one of the rows `outer`, on the same thread.
 
     Args:
-        begin_ns: of the rows `outer`, where they count from later than their start.
+        begin_ns: begins of the rows `outer`, if they count only from later than their start.
     """
     begin_ns = spans.start_ns[outer] if begin_ns is None else begin_ns
     inside = np.zeros(len(rows), dtype=bool)
@@ -113,7 +113,7 @@ def _depths(opens: Ints, closes: Ints) -> Ints:
 
 
 def parents(opens: Ints, closes: Ints) -> Ints:
-    """Return the last span before each that is one level up: what lies between them is deeper, or closed."""
+    """Return the last span before each that is one level up: all spans between them are deeper, or closed."""
     depth = _depths(opens, closes)
     num = len(opens)
     if not num:

@@ -1,4 +1,4 @@
-"""Operators by the time the host spent in them themselves, without the operators inside."""
+"""Operators by the host's time inside them, without the operators that they call."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,14 @@ from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline, touching
 
 CALLERS: tuple[Caller, ...] = ("program", "library", "compiled", "optimizer", "backward", "loader", "unknown")
 FEW_PER_CALL = 8
-"""Operators in one call of a library's function, or inside one operator: as many as a layer has. With more of them it
-is the library that repeats or composes them, and the program called it once."""
+"""Operators in one call of a library's function, or inside one operator: as many as a layer has. If there are more, the
+library itself repeats or composes them, and the program called the library once."""
 
 
 def callers(timeline: Timeline, rows: Ints) -> Ints:
-    """Return index into `CALLERS` for each of these rows of the host, which are operators in the table's order.
+    """Return the index into `CALLERS` for each of these operators, which are rows of the host in the table's order.
 
-    Whether the program or a library calls one is told by the outermost operator around it.
+    The outermost operator around an operator decides whether the program or a library calls it.
     """
     host = timeline.host
     found = np.full(len(rows), CALLERS.index("unknown"), dtype=np.int64)
@@ -53,12 +53,12 @@ def callers(timeline: Timeline, rows: Ints) -> Ints:
 
 
 def _by_program(spans: Nesting, is_user: NDArray[np.bool_], start_ns: Ints) -> NDArray[np.bool_]:
-    """Tell whether operators that start then are called by a function of the user's, or by a library's that has few."""
+    """Tell whether operators that start then are called by the user's functions, or by a library's with few calls."""
     if not len(spans):
         return np.zeros(len(start_ns), dtype=bool)
     inside = spans.innermost(start_ns)
     has_user = spans.nearest(is_user) != UNKNOWN
-    # The call by which a function of the user's enters a library, at or above each span.
+    # The call by which a user's function enters a library, at or above each span.
     parent_is_user = (spans.parent != UNKNOWN) & is_user[np.maximum(spans.parent, 0)]
     entry = spans.nearest(is_user | parent_is_user)
     known = (inside != UNKNOWN) & has_user[np.maximum(inside, 0)]
@@ -69,7 +69,7 @@ def _by_program(spans: Nesting, is_user: NDArray[np.bool_], start_ns: Ints) -> N
 
 
 MOST = 200
-"""How many operators are reported: those of the largest self time."""
+"""Number of reported operators, by self time."""
 
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> list[Operator]:
@@ -79,10 +79,10 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> list[Operator]:
     if not len(rows):
         return []
     rows = rows[np.argsort(host.thread[rows], kind="stable")]
-    # Threads one after another on one axis: there no span of a thread meets one of another.
+    # Put all threads one after another on one axis, so that spans of different threads do not meet.
     shift = host.thread[rows].astype(np.int64) * (end - start + 1) - start
     begins, ends = np.maximum(host.start_ns[rows], start) + shift, np.minimum(host.end_ns[rows], end) + shift
-    # Of each name by each caller; a row of the table is a name.
+    # By name and caller; each name is a row of the table.
     shape = (len(timeline.names), len(CALLERS))
     key = host.name[rows] * len(CALLERS) + callers(timeline, np.sort(rows))[np.argsort(np.argsort(rows))]
     size = len(timeline.names) * len(CALLERS)
@@ -104,11 +104,11 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> list[Operator]:
 
 
 def self_times(start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return nanoseconds in which each span is the innermost one, which of those open started last.
+    """Return nanoseconds in which each span is the innermost one: of the open spans, the one that started last.
 
     Args:
-        start_ns, end_ns: of spans in order of start, of which enclosing ones come first. They should nest. Where one
-            starts inside another and outlasts it, as times rounded to microseconds do, it takes over from there.
+        start_ns, end_ns: of spans in order of start, enclosing spans first. They should nest. A span that starts inside
+            another and outlasts it, as with times rounded to microseconds, is the innermost from its start on.
     """
     rows, parent = _parents(start_ns, end_ns)
     child = rows[parent != UNKNOWN]
@@ -122,10 +122,10 @@ def self_times(start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 def _cut(start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return the end of each span, or the start of the first one that starts inside it and outlasts it."""
+    """Return the end of each span, or the start of the first span that starts inside it and outlasts it."""
     num = len(start_ns)
     inside = np.searchsorted(start_ns, end_ns) - np.arange(1, num + 1)
-    # Latest end among the next 1, 2, 4, … rows; a row behind the last one outlasts them all.
+    # Latest end among the next 1, 2, 4, … rows; a sentinel after the last row outlasts them all.
     latest = [np.append(end_ns, np.iinfo(np.int64).max)]
     while 1 << len(latest) <= inside.max():
         width = 1 << (len(latest) - 1)
@@ -138,8 +138,8 @@ def _cut(start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 def _parents(start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-    """Return rows of the spans that have a length, and their parents' rows, UNKNOWN outside all; they should nest."""
-    # One without length is nowhere the innermost, and would blur which are open where it stands.
+    """Return the spans that have a length, and their parents' rows, UNKNOWN for the outermost; they should nest."""
+    # A span without length is innermost nowhere, and would confuse which spans are open at its time.
     rows = np.flatnonzero(end_ns > start_ns)
     parent = parents(start_ns[rows], end_ns[rows])
     return rows, np.where(parent == UNKNOWN, UNKNOWN, rows[parent])

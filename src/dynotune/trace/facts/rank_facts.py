@@ -1,4 +1,4 @@
-"""All that was found out about one rank, for the rules that name causes."""
+"""The facts about one rank, for the rules that find causes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from dynotune.trace.facts.steps import Steps
 from dynotune.trace.timeline import UNKNOWN, Ints, Timeline
 
 APART_SHARE = 0.05
-"""A place that holds this part of the window is a cause of its own; smaller ones of the same kind stand together."""
+"""A place with this share of the window is a cause of its own; smaller places of one kind are combined."""
 SAID_SHARE = 0.02
-"""Of a cause: places that hold less of it are not worth a line."""
+"""Share of a cause: smaller places are not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class RankFacts:
     """One rank within its window.
 
     Args:
-        devices: by index; empty where none was recorded.
-        device: index of the busiest, which the causes of idle time are of; None without one.
+        devices: by index; empty if none was recorded.
+        device: index of the busiest device, which causes of idle time refer to; None without a device.
         kernels: None without a device.
     """
 
@@ -65,10 +65,10 @@ class LostTime:
     """Time lost to one cause at one place.
 
     Args:
-        lost_ns: defined cause by cause in docs/reference/trace.md.
-        evidence: the figures.
-        work_ns: the part of `lost_ns` in which the device worked, of causes that hold idle time too.
-        claim: one sentence, without the figure; that of ranking.toml if it is empty.
+        lost_ns: defined for each cause in docs/reference/trace.md.
+        evidence: the figures behind it.
+        work_ns: the part of `lost_ns` in which the device worked, for causes that also include idle time.
+        claim: one sentence, without the figure; "" for that of ranking.toml.
     """
 
     id: str
@@ -80,13 +80,13 @@ class LostTime:
 
 
 def in_window(facts: RankFacts, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Nanoseconds of each span inside the window."""
+    """Return the nanoseconds of each span inside the window."""
     inside: Ints = np.maximum(np.minimum(end_ns, facts.window[1]) - np.maximum(start_ns, facts.window[0]), 0)
     return inside
 
 
 def launched_at(facts: RankFacts, rows: Ints, weight_ns: Ints) -> Place:
-    """The place from which most of these rows of the device, by weight, were queued."""
+    """Return the place that queued most of these rows of the device, by weight."""
     launch = facts.timeline.device.launch[rows]
     known = launch != UNKNOWN
     calls, of_row = np.unique(launch[known], return_inverse=True)
@@ -96,7 +96,7 @@ def launched_at(facts: RankFacts, rows: Ints, weight_ns: Ints) -> Place:
 
 
 def heaviest(facts: RankFacts, found: PlaceRows, weight: Ints) -> Place:
-    """Of these places the function, and in it the operator and the call, that bear most of the weight."""
+    """Return the function with most of the weight among these places, and in it the operator and the call."""
     chosen = np.arange(len(weight))
     for names in (found.function, found.operator, found.call):
         _, of_row = np.unique(names[chosen], return_inverse=True)
@@ -105,9 +105,9 @@ def heaviest(facts: RankFacts, found: PlaceRows, weight: Ints) -> Place:
 
 
 def by_place(facts: RankFacts, found: PlaceRows, lost_ns: Ints) -> Iterator[tuple[Place, Ints]]:
-    """Rows by their place: of each place that holds much of the window, largest first, then of all others together.
+    """Yield places with their rows: each place with much of the window, largest first, then all others together.
 
-    A place is the function where one is known, else the operator. That of the others is given if one of them holds
+    A place is the function if that is known, else the operator. The others get the place of one of them if that has
     more than half of their time.
     """
     key = np.where(found.function != UNKNOWN, found.function, found.operator)
@@ -125,7 +125,7 @@ def by_place(facts: RankFacts, found: PlaceRows, lost_ns: Ints) -> Iterator[tupl
 
 
 def largest_places(facts: RankFacts, found: PlaceRows, lost_ns: Ints, where: Place, most: int = 3) -> list[str]:
-    """The places that hold the largest part, in words; none if that is all at `where`, which the cause says itself."""
+    """Return the places with the largest parts, in words; none if all is at `where`, which the cause itself names."""
     totals: dict[Place, int] = {}
     for place, lost in zip(facts.places.texts(found), lost_ns.tolist(), strict=True):
         totals[place] = totals.get(place, 0) + lost
@@ -146,7 +146,7 @@ def percent(part: float) -> str:
 
 
 def duration(time_ns: float) -> str:
-    """Nanoseconds in the unit that suits their size."""
+    """Write nanoseconds in the unit that suits their size."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if time_ns >= size:
             return f"{time_ns / size:.3g} {unit}"
@@ -154,7 +154,7 @@ def duration(time_ns: float) -> str:
 
 
 def per_step(facts: RankFacts, num: int) -> str:
-    """How often, a step where steps are known."""
+    """Write a number of events, per step if steps are known."""
     if facts.num_steps is None:
         return f"{num:,} in the window"
     rate = num / facts.num_steps
@@ -164,7 +164,7 @@ def per_step(facts: RankFacts, num: int) -> str:
 
 
 def of_step(facts: RankFacts, time_ns: float) -> str:
-    """Nanoseconds of the window as those of a step where steps are known, for lines that say so otherwise."""
+    """Write nanoseconds of the window, per step if steps are known, for a line with a count in the same unit."""
     return duration(time_ns / (facts.num_steps or 1))
 
 

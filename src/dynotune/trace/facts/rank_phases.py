@@ -1,8 +1,8 @@
-"""Phases of a step, and in which of them a rank works longer than the others. Defined in docs/reference/trace.md.
+"""Phases of a step, and those in which a rank works longer than the others. Defined in docs/reference/trace.md.
 
-Ranks of one job end their steps together: whoever is early waits. So the length of a phase says little, and a rank's
-own time in it counts: less its waits for others, and less the exchange beside which it does nothing. A host that runs
-ahead of its device hides its work behind such waits: there, what it took to issue a step counts if that is longer.
+Ranks of one job end their steps together, because early ranks wait. So a phase's length means little, and only a rank's
+own time in the phase counts: without waits for other ranks, and without communication that nothing overlaps. A host
+that runs ahead of its device hides its work behind such waits: then the time to issue a step counts, if longer.
 """
 
 import re
@@ -19,9 +19,9 @@ from dynotune.trace.facts.steps import BACKWARD, MODULE, named, updates
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline, queued_ns, told_by_name
 
 CHANCE = 0.05
-"""The most often that mere chance may name a rank, or a phase."""
+"""Probability that mere chance names a rank or a phase."""
 MOST_PHASES = 2
-"""A rank that is late in more of them is slow altogether."""
+"""A rank that is late in more phases is slow altogether."""
 
 _WRAPPED = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel)\.forward$")
 _BACKWARD_CALL = re.compile(r".*torch/autograd/__init__\.py\(\d+\): backward$")
@@ -31,19 +31,19 @@ _INPUT, _UPLOAD, _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(len(RANK_PHASES
 
 
 def beyond_chance(num: int, of: int, chance: float, tries: int = 1) -> bool:
-    """Whether `num` successes of so many trials are rarer than `CHANCE`, in the best of so many tries."""
+    """Tell whether `num` successes in `of` trials are rarer than `CHANCE`, as the best of `tries` attempts."""
     from scipy.special import bdtrc
 
     return num > 0 and tries * float(bdtrc(num - 1, of, chance)) <= CHANCE
 
 
 def may_be_last(own_ns: Ints, rank: int) -> bool:
-    """Whether the rank is the last more often than any of ranks that are alike, or the steps are too few to tell."""
+    """Tell whether the rank is last more often than one of equal ranks would be, or there are too few steps to tell."""
     total = own_ns.sum(axis=2)
     num_ranks, num_steps = total.shape
     others = np.delete(total, rank, axis=0)
     middling = np.median(others, axis=1)
-    # Steps are not independent: one process may be slower than its like in all of them.
+    # Steps are not independent: one process may be slower than equal ones in all of them.
     if np.median(total[rank]) - middling.max() <= np.ptp(middling):
         return False
     num_last = int((total[rank] > others.max(axis=0)).sum())
@@ -51,10 +51,10 @@ def may_be_last(own_ns: Ints, rank: int) -> bool:
 
 
 def late(own_ns: Ints, rank: int) -> tuple[list[RankPhase], int]:
-    """Return in which phases a rank is later than the others' median, [] where it is not known, and by how many ns.
+    """Return the phases in which a rank is later than the others' median, [] if not known, and its delay in ns.
 
-    A phase is named if, step by step, more of the lateness lies in it than in all others together. If no phase is, the
-    longest two are asked alike: longer samples take longer in forward and backward. `own_ns`: (ranks, steps, phases).
+    A phase is named if it has, in most steps, more of the delay than all others together. If none has, the longest two
+    are tested together: longer samples take longer in forward and backward. `own_ns`: (ranks, steps, phases).
     """
     others = np.delete(own_ns, rank, axis=0)
     excess = own_ns[rank] - np.median(others, axis=0)
@@ -70,11 +70,11 @@ def late(own_ns: Ints, rank: int) -> tuple[list[RankPhase], int]:
 def own_sets(
     timeline: Timeline, window: tuple[int, int], collectives: tuple[Ints, Ints, Ints], free: intervals.Set
 ) -> tuple[list[intervals.Set], list[intervals.Set]] | None:
-    """Return when a rank works in each of `RANK_PHASES`, as its device shows, and as its host issues work.
+    """Return when a rank works in each of `RANK_PHASES`, by its device, and by the work that its host issues.
 
-    None where forward and backward passes cannot be told. Time in collectives, when they start, end and were queued, in
-    which the rank is `free` is left out, but for that until the backward pass that queued one asks for its last. A host
-    that issues nothing more before its device goes on may wait for it: in a call, or as the queue is full.
+    None if forward and backward passes are not distinguishable. Collectives (start, end, queueing time) in which the
+    rank is `free` are left out, except until the backward pass that queued one queues its last. A host that issues
+    nothing more before its device goes on may wait for it: in a call, or because the queue is full.
     """
     host = on_host(timeline, window)
     if host is None:
@@ -97,7 +97,7 @@ def own_sets(
 
 
 def on_host(timeline: Timeline, window: tuple[int, int]) -> list[intervals.Set] | None:
-    """Return when the host is in each of `RANK_PHASES`; None where forward and backward passes cannot be told."""
+    """Return when the host is in each of `RANK_PHASES`; None if forward and backward passes cannot be distinguished."""
     host = timeline.host
     forward = named(timeline, _WRAPPED, HostKind.ANNOTATION, HostKind.OPERATOR)
     if not len(forward):
@@ -111,7 +111,7 @@ def on_host(timeline: Timeline, window: tuple[int, int]) -> list[intervals.Set] 
     drawn = loader_spans(timeline)
     drawn = drawn[host.thread[drawn] == working_thread(timeline)]
     calls, update_ns = updates(timeline)
-    # An end comes before a beginning at the same moment.
+    # Of equal times, ends come before beginnings.
     pairs = [
         (_OTHER, host.end_ns[calls]),
         (_OPTIMIZER, ends),
@@ -125,7 +125,7 @@ def on_host(timeline: Timeline, window: tuple[int, int]) -> list[intervals.Set] 
     label = np.repeat([phase for phase, _ in pairs], [len(times) for _, times in pairs])
     order = np.argsort(at_ns, kind="stable")
     at_ns, label = at_ns[order], label[order]
-    # No update follows a backward pass whose gradients accumulate.
+    # A backward pass that accumulates gradients is not followed by an update.
     onward = np.append(label[1:], _OTHER)
     label[(label == _OPTIMIZER) & ((onward == _INPUT) | (onward == _FORWARD))] = _OTHER
     edges = np.concatenate(([min(window[0], int(at_ns[0]))], at_ns, [max(window[1], int(at_ns[-1]))]))
@@ -135,7 +135,7 @@ def on_host(timeline: Timeline, window: tuple[int, int]) -> list[intervals.Set] 
 
 
 def _passes(timeline: Timeline, forward_ns: Ints) -> tuple[Ints, Ints]:
-    """Return when each backward pass begins and ends: its call, else its first and last operator."""
+    """Return begin and end of each backward pass: those of its call, else of its first and last operator."""
     host = timeline.host
     calls = outermost(host, named(timeline, _BACKWARD_CALL, HostKind.PYTHON))
     if len(calls):
@@ -148,19 +148,19 @@ def _passes(timeline: Timeline, forward_ns: Ints) -> tuple[Ints, Ints]:
 
 
 def _on_device(timeline: Timeline, window: tuple[int, int], host: list[intervals.Set]) -> list[intervals.Set]:
-    """Return whose work runs on the device, by the phase that queued it, and the host's phase where nothing runs."""
+    """Return the stretches of each phase: the phase that queued the running work, else the host's phase."""
     rows = np.flatnonzero(classes_of(timeline) != _COMMUNICATION)
     queued = queued_ns(timeline, rows)
     uploads = told_by_name(timeline.names, timeline.device.name[rows], lambda name: name.startswith("Memcpy HtoD"))
     inside = [(intervals.covered(one, queued, queued + 1) > 0) & ~uploads for one in host]
-    # Computing hides the copies beside it, and running work hides the host's delays.
+    # Computation hides the copies beside it, and running work hides the host's delays.
     inside[_UPLOAD] |= uploads
     taken, found = intervals.union_of(timeline.device, rows[:0]), list(host)
     for phase in (_FORWARD, _BACKWARD, _OPTIMIZER, _OTHER, _INPUT, _UPLOAD):
         runs = intervals.union_of(timeline.device, rows[inside[phase]], window)
         found[phase] = intervals.difference(runs, taken)
         taken = intervals.union(*np.concatenate((taken, runs)).T)
-    # While only communication runs, the host may be late with what comes next: `blocked` tells.
+    # While only communication runs, the host may be late with the next work: `blocked` decides.
     return [
         intervals.union(*np.concatenate((runs, intervals.difference(late, taken))).T)
         for runs, late in zip(found, host, strict=True)

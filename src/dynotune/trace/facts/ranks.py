@@ -1,4 +1,4 @@
-"""Collectives of a rank, and ranks of one job side by side: whose clock is off, who waits, and for whom."""
+"""Collectives of a rank, and the ranks of one job compared: clock offsets, waits, and the rank they wait for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ from dynotune.trace.timeline import Ints, Timeline, queued_ns, touching
 Window = tuple[int, int]
 
 TOGETHER_NS = 1_000_000
-"""Ranks leave a collective within this of each other. Leaving takes some hops of microseconds; what is further apart
-was not one collective."""
+"""Ranks leave a collective within this time of each other. Leaving takes some hops of microseconds each; larger
+differences mean different collectives."""
 
 STRAGGLER_SHARE = 0.02
-"""A rank stands out if the others wait for it more than this share of the window; steps vary by as much anyway."""
+"""Share of the window that others must wait for a rank to make it stand out; steps vary by less."""
 
-# The share of collectives matched by their order that must end together before that order is believed.
+# The share of collectives matched by their order that must end together for that order to be accepted.
 _BELIEVED = 0.8
-# How many it takes to set clocks by them: one always agrees with itself, two with their median.
+# The fewest collectives from which clock offsets are derived: one always agrees with itself, two with their median.
 _FEWEST = 3
-# By how many collectives of one name two recordings may differ at their edges.
+# The most collectives of one name by which two recordings may differ at their edges.
 _MOST_LAG = 8
 
 _COMMUNICATION = CLASSES.index("communication")
@@ -35,11 +35,11 @@ _COMMUNICATION = CLASSES.index("communication")
 
 @dataclass(frozen=True, slots=True)
 class _Collectives:
-    """Those of one rank that start in its window, in order: positions of each name, and times.
+    """Collectives of one rank that start in its window, in order: positions of each name, and times.
 
     Args:
-        queued_ns: when the host asked for them.
-        on_host: they are of a rank without a device.
+        queued_ns: when the host requested them.
+        on_host: whether the rank has no device.
     """
 
     of_name: dict[str, Ints]
@@ -51,7 +51,7 @@ class _Collectives:
 
 @dataclass(frozen=True, slots=True)
 class _Alignment:
-    """Offsets of each rank's clock against the first's, and columns of collectives that are the same on all ranks."""
+    """Offsets of each rank's clock against the first rank's, and columns of collectives that all ranks share."""
 
     aligned_by: Literal["clock", "collectives", "nothing"]
     offset_ns: list[int] | None
@@ -59,7 +59,7 @@ class _Alignment:
 
 
 def communication(timeline: Timeline, window: Window) -> Communication | None:
-    """Collectives of one rank inside the window [start, end) of nanoseconds; None where there are none.
+    """Return the collectives of one rank inside the window [start, end) of nanoseconds; None if there are none.
 
     Times are of the union on each device, summed over devices.
     """
@@ -85,10 +85,10 @@ def communication(timeline: Timeline, window: Window) -> Communication | None:
 
 
 def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Sequence[Steps | None]) -> Ranks | None:
-    """Ranks of one job beside each other, each in its own window; None for fewer than two.
+    """Compare the ranks of one job, each in its own window; None for fewer than two.
 
     Args:
-        timelines, windows, steps: one of each a rank, in the same order.
+        timelines, windows, steps: one per rank, in the same order.
     """
     if len(timelines) < 2:
         return None
@@ -148,7 +148,7 @@ def _free(timeline: Timeline, window: Window) -> intervals.Set:
 
 
 def _align(timelines: Sequence[Timeline], collectives: list[_Collectives]) -> _Alignment:
-    """By the clocks, if the collectives do not contradict them; else by the collectives."""
+    """Align ranks by their clocks if the collectives do not contradict these; else by the collectives."""
     clock = _clock_offsets(timelines)
     first = collectives[0]
     if clock is not None and all(own.on_host for own in collectives):
@@ -170,14 +170,14 @@ def _align(timelines: Sequence[Timeline], collectives: list[_Collectives]) -> _A
 
 
 def _clock_offsets(timelines: Sequence[Timeline]) -> list[int] | None:
-    """What each rank's clock shows beyond the first's at one moment, as the recordings say; None if they do not."""
+    """Return how far each rank's clock is ahead of the first rank's, by the recordings; None if not recorded."""
     bases = [timeline.clock_base_ns for timeline in timelines]
     known = [base for base in bases if base is not None]
     return [known[0] - base for base in known] if len(known) == len(bases) else None
 
 
 def _by_order(first: _Collectives, other: _Collectives) -> tuple[NDArray[np.int64], int] | None:
-    """Pairs of rows, shape (2, n), and the clock's offset, if the i-th collectives of a name do end together."""
+    """Return pairs of rows, shape (2, n), and the clock's offset, if the i-th collectives of a name end together."""
     found = _ith_of_names(first, other)
     if not any(pairs.size for pairs in found):
         return None
@@ -189,10 +189,10 @@ def _by_order(first: _Collectives, other: _Collectives) -> tuple[NDArray[np.int6
 
 
 def _overlapping(first: _Collectives, other: _Collectives, offset_ns: int) -> NDArray[np.int64] | None:
-    """Pairs of rows of collectives on the host, shape (2, n), of names whose i-th are under way at once.
+    """Return pairs of rows of collectives on the host, shape (2, n), of names whose i-th collectives overlap in time.
 
-    A thread of the host may be told late that a collective has ended: they need not end together. The root of a
-    broadcast may have left before another joins.
+    A thread of the host may learn late that a collective has ended, so ends may differ. The root of a broadcast may
+    leave before another rank joins.
     """
     believed = []
     for both in _ith_of_names(first, other):
@@ -204,7 +204,7 @@ def _overlapping(first: _Collectives, other: _Collectives, offset_ns: int) -> ND
 
 
 def _ith_of_names(first: _Collectives, other: _Collectives) -> list[NDArray[np.int64]]:
-    """Pairs of rows, each of shape (2, n), of each name that occurs about as often on both ranks."""
+    """Return pairs of rows, each of shape (2, n), of each name that occurs about as often on both ranks."""
     pairs = []
     for name in sorted(first.of_name.keys() & other.of_name.keys()):
         a, b = first.of_name[name], other.of_name[name]
@@ -214,7 +214,7 @@ def _ith_of_names(first: _Collectives, other: _Collectives) -> list[NDArray[np.i
 
 
 def _best_lag(a: Ints, b: Ints, ends_a: Ints, ends_b: Ints) -> NDArray[np.int64]:
-    """Rows of the same name in order; where their numbers differ, shifted so that they end most nearly together."""
+    """Return rows of the same name in order; if their numbers differ, shifted so that they end most nearly together."""
     num = min(len(a), len(b))
     candidates = [np.stack((a[lag : lag + num], b[:num])) for lag in range(len(a) - num + 1)]
     candidates += [np.stack((a[:num], b[lag : lag + num])) for lag in range(1, len(b) - num + 1)]
@@ -226,14 +226,14 @@ def _best_lag(a: Ints, b: Ints, ends_a: Ints, ends_b: Ints) -> NDArray[np.int64]
 
 
 def _by_time(first: _Collectives, other: _Collectives, offset_ns: int) -> NDArray[np.int64]:
-    """Pairs of rows, shape (2, n), of one name that end together on clocks that are known, each the other's nearest."""
+    """Return pairs of rows, shape (2, n), of one name that end together on known clocks, each the other's nearest."""
     pairs = [np.empty((2, 0), dtype=np.int64)]
     for name in sorted(first.of_name.keys() & other.of_name.keys()):
         a, b = first.of_name[name], other.of_name[name]
         ends_a, ends_b = first.end_ns[a], other.end_ns[b] - offset_ns
         nearest = _nearest(ends_a, ends_b)
         mutual = _nearest(ends_b, ends_a)[nearest] == np.arange(len(a))
-        # Where collectives follow each other closely, being near says little.
+        # If collectives follow each other closely, near ends prove little.
         spacing = min((int(np.median(np.diff(np.sort(ends)))) for ends in (ends_a, ends_b) if len(ends) > 1), default=0)
         near = np.abs(ends_b[nearest] - ends_a) <= min(TOGETHER_NS, spacing // 10)
         pairs.append(np.stack((a[mutual & near], b[nearest[mutual & near]])))
@@ -250,7 +250,7 @@ def _nearest(times: Ints, among: Ints) -> NDArray[np.int64]:
 
 
 def _on_all_ranks(pairs: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Rows of shape (ranks, n): those of the first rank that every other rank has a partner for, and the partners."""
+    """Return rows of shape (ranks, n): the first rank's rows with a partner on every other rank, and the partners."""
     common = pairs[0][0]
     for of_rank in pairs[1:]:
         common = np.intersect1d(common, of_rank[0])
@@ -262,9 +262,9 @@ def _on_all_ranks(pairs: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 def _waits(
     collectives: list[_Collectives], windows: Sequence[Window], free: Sequence[intervals.Set], alignment: _Alignment
 ) -> tuple[list[int], NDArray[np.int64]]:
-    """Nanoseconds each rank waits, and those of rank i for rank j, shape (ranks, ranks).
+    """Return the nanoseconds that each rank waits, and those that rank i waits for rank j, shape (ranks, ranks).
 
-    A rank without a device waits while it runs no operator: `free`. A collective beside one holds nobody up.
+    A rank without a device waits while it is `free` of operators. A collective beside an operator delays nothing.
     """
     assert alignment.offset_ns is not None
     rows = list(zip(collectives, alignment.matched, alignment.offset_ns, strict=True))
@@ -285,14 +285,14 @@ def _waits(
 
 
 def _joined_ns(collectives: list[_Collectives], alignment: _Alignment) -> Ints:
-    """Return when each rank joined each matched collective, on the first's clock, shape (ranks, n)."""
+    """Return when each rank joined each matched collective, on the first rank's clock, shape (ranks, n)."""
     assert alignment.offset_ns is not None
     rows = zip(collectives, alignment.matched, alignment.offset_ns, strict=True)
     return np.stack([own.start_ns[at] - offset for own, at, offset in rows])
 
 
 def _laps(collectives: list[_Collectives], steps: Steps, alignment: _Alignment) -> tuple[Ints, Ints]:
-    """Return the column of each step's last collective, and when the last rank joined that: from there all go on."""
+    """Return the column of each step's last collective, and when its last rank joined: from then on all go on."""
     queued = collectives[0].queued_ns[alignment.matched[0]]
     step = np.searchsorted(steps.start_ns, queued, side="right") - 1
     inside = np.flatnonzero((step >= 0) & (queued < steps.end_ns[step]))
@@ -311,7 +311,7 @@ def _own_ns(
     free: Sequence[intervals.Set],
     alignment: _Alignment,
 ) -> Ints | None:
-    """Return own times as devices show them and hosts issued them, (2, ranks, laps, phases); None where not known."""
+    """Return own times by devices and by hosts' issued work, (2, ranks, laps, phases); None if they are not known."""
     if steps is None or not len(steps.start_ns) or not alignment.matched.size or alignment.offset_ns is None:
         return None
     (laps, joined), found = _laps(collectives, steps, alignment), []
@@ -328,7 +328,7 @@ def _own_ns(
 
 
 def _late(own_ns: Ints) -> tuple[int | None, list[RankPhase], int | None, Ints]:
-    """Return the straggler, its phases, by how many ns it is late, and the own times of the two that show it best."""
+    """Return the straggler, its phases, its delay in ns, and the own times (device's or host's) that show it best."""
     total = own_ns.sum(axis=3).max(axis=0)[..., None]
     rank = int(np.median(total, axis=1).argmax())
     late_ns = rank_phases.late(total, rank)[1]
@@ -339,7 +339,7 @@ def _late(own_ns: Ints) -> tuple[int | None, list[RankPhase], int | None, Ints]:
 
 
 def _straggler(for_whom: NDArray[np.int64], windows: Sequence[Window]) -> int | None:
-    """Whom the others wait for most, and more than a share of their windows: for own times that are not known."""
+    """Return the rank that others wait for most, and beyond a share of their windows, if own times are not known."""
     caused = for_whom.sum(axis=0)
     rank = int(caused.argmax())
     others = sum(end - start for index, (start, end) in enumerate(windows) if index != rank)
@@ -367,7 +367,7 @@ def _busy_s(timeline: Timeline, window: Window) -> float | None:
 
 
 def _imbalance(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Sequence[Steps | None]) -> float | None:
-    """Largest over smallest time that ranks computed, a step where all know theirs; None where one did not compute."""
+    """Return the largest over the smallest compute time of ranks, per step if steps are known; None if one is 0."""
     on_host = not any(len(timeline.device) for timeline in timelines)
     compute_ns = _operators_ns if on_host else _compute_ns
     compute = [compute_ns(*pair) for pair in zip(timelines, windows, strict=True)]
@@ -378,7 +378,7 @@ def _imbalance(timelines: Sequence[Timeline], windows: Sequence[Window], steps: 
 
 
 def _compute_ns(timeline: Timeline, window: Window) -> float:
-    """Union of kernels that are no collectives on each device, summed over devices."""
+    """Return the union of kernels other than collectives on each device, summed over devices."""
     classes = classes_of(timeline)
     kernels = (classes >= 0) & (classes != _COMMUNICATION)
     here = [kernels & (timeline.device.device == index) for index in timeline.devices]

@@ -1,4 +1,4 @@
-"""Where in the program something happened: the user's function, the operator in it, the CUDA call."""
+"""Find where in the program something happened: the user's function, the operator in it, the CUDA call."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from dynotune.trace.facts.steps import STEP
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 AROUND_SHARE = 0.9
-"""Of the window: an annotation that covers it is the program, not a place in it."""
+"""Share of the window: an annotation that covers more is the program itself, not a place in it."""
 FUNCTION = re.compile(r"(?P<file>.+?)(\(\d+\)|(?<=\.py)): ")
 
 
 def is_users(function: str) -> bool:
-    """Tell whether a Python function, as the recorder names it, is the user's own: see docs/reference/trace.md."""
+    """Tell whether a Python function, by its recorded name, is the user's own: see docs/reference/trace.md."""
     file = _file(function)
     return bool(file) and not is_of_library(file)
 
 
 def has_file(function: str) -> bool:
-    """Tell whether a Python function, as the recorder names it, is written in a file: the user's own or a library's."""
+    """Tell whether a Python function, by its recorded name, is in a file: the user's own or a library's."""
     return _file(function) != ""
 
 
@@ -43,7 +43,7 @@ def _file(function: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlaceRows:
-    """Places, one a row, as indices into `Timeline.names`: int64, UNKNOWN if the trace does not tell."""
+    """Places, one per row, as indices into `Timeline.names`: int64, UNKNOWN if the trace does not have the value."""
 
     function: Ints
     operator: Ints
@@ -61,7 +61,7 @@ class PlaceRows:
 
 
 class Places:
-    """Places within a window. What a thread's spans enclose is worked out when it is first asked for."""
+    """Places within a window. Each thread's nesting of spans is computed when it is first needed."""
 
     def __init__(self, timeline: Timeline, window: tuple[int, int]) -> None:
         self.timeline, self.window = timeline, window
@@ -89,14 +89,14 @@ class Places:
     def mostly(self, thread: Ints, start_ns: Ints, end_ns: Ints) -> PlaceRows:
         """Return where these threads spent the largest part of these stretches.
 
-        The call is the one that took most of it, if that is more than half.
+        The call is the one that took most of the stretch, if that is more than half.
         """
         return self._each(thread, lambda spans, of_thread: spans.mostly(start_ns[of_thread], end_ns[of_thread]))
 
     def deepest(self, thread: int, start_ns: int, end_ns: int) -> str:
         """Return the Python function, the user's or a library's, deepest in the stack for over half of the stretch.
 
-        "" where no stacks were recorded.
+        "" if no stacks were recorded.
         """
         spans = self._thread(thread, users=False)
         rows = spans.spans.rows[spans.is_function]
@@ -114,7 +114,7 @@ class Places:
         return self.timeline.names[names[deepest]] if 2 * held[deepest] > end_ns - start_ns else ""
 
     def texts(self, found: PlaceRows) -> list[Place]:
-        """Return the places in words. Rows alike share one object."""
+        """Return the places in words. Equal rows share one object."""
         rows = np.column_stack((found.function, found.operator, found.call))
         distinct, of_row = np.unique(rows, axis=0, return_inverse=True)
         names = [*self.timeline.names, ""]
@@ -122,7 +122,7 @@ class Places:
         return [places[index] for index in of_row.ravel().tolist()]
 
     def _each(self, thread: Ints, ask: Callable[[_Thread, Ints], PlaceRows]) -> PlaceRows:
-        """Ask each thread for its rows: with the user's own functions, then with all for rows without any of those."""
+        """Ask each thread for its rows: with the user's functions first, then with all functions for the other rows."""
         found = PlaceRows.none(len(thread))
         for one in np.unique(thread[thread != UNKNOWN]).tolist():
             of_thread = np.flatnonzero(thread == one)
@@ -131,7 +131,7 @@ class Places:
             if len(without) and one in self._num_functions:
                 found.put(without, ask(self._thread(one, users=False), without))
             elif len(without) and self._num_functions:
-                # A thread of autograd's has no stack: the function that called `backward` waits on its own thread.
+                # Autograd's threads have no stack: the function that called `backward` waits on its own thread.
                 waiting = max(self._num_functions, key=lambda thread: self._num_functions[thread])
                 found.function[without] = ask(self._thread(waiting, users=True), without).function
         return found
@@ -152,8 +152,8 @@ class _Thread:
         own = np.flatnonzero((host.thread[:until] == thread) & (host.end_ns[:until] >= window[0]))
         is_step = np.array([STEP.match(name) is not None for name in timeline.names], dtype=bool)
         kind, name = host.kind[own], host.name[own]
-        # A step of the profiler starts in one call of its own and ends in the next: it encloses nothing properly.
-        # What is around everything names no place either.
+        # A step of the profiler starts in one call and ends in the next, so it encloses nothing properly. A span around
+        # the whole window is not a place either.
         inside = np.minimum(host.end_ns[own], window[1]) - np.maximum(host.start_ns[own], window[0])
         around = is_step[name] | (inside >= AROUND_SHARE * (window[1] - window[0]))
         operators = (kind == HostKind.OPERATOR) | ((kind == HostKind.ANNOTATION) & ~around)
@@ -180,7 +180,7 @@ class _Thread:
         )
 
     def mostly(self, start_ns: Ints, end_ns: Ints) -> PlaceRows:
-        # Cut the stretches where the place may change: within each piece it is that of the piece's start.
+        # Cut the stretches where the place may change: within each piece the place is that of the piece's start.
         first = np.searchsorted(self.edges, start_ns, side="right")
         owner, edge = _ranges(first, np.searchsorted(self.edges, end_ns, side="left"))
         piece_of = np.concatenate((np.arange(len(start_ns)), owner))
@@ -199,7 +199,7 @@ class _Thread:
         return PlaceRows(key // base - 1, key % base - 1, call)
 
     def _called(self, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-        """Return the name of the call that took most of each stretch, and the nanoseconds that it took of it."""
+        """Return the name of the call that took most of each stretch, and the nanoseconds that it took in it."""
         first = np.searchsorted(self.calls.end_ns, start_ns, side="right")
         owner, row = _ranges(first, np.searchsorted(self.calls.start_ns, end_ns))
         begins = np.maximum(self.calls.start_ns[row], start_ns[owner])
@@ -223,7 +223,7 @@ def _through(values: NDArray[Any], index: Ints, missing: int | bool = UNKNOWN) -
 
 
 def _ranges(first: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Return all numbers of the ranges [first, end), and which range each is of."""
+    """Return all numbers of the ranges [first, end), and the range of each number."""
     num = np.maximum(end - first, 0)
     owner = np.repeat(np.arange(len(num)), num)
     return owner, np.arange(len(owner)) - np.repeat(np.cumsum(num) - num, num) + first[owner]
@@ -243,7 +243,7 @@ def _largest(owner: Ints, key: Ints, weight: Ints, num_owners: int) -> tuple[Int
     return best, total
 
 
-# Whose a Python file is: the user's, or a library's. Defined in docs/reference/trace.md, "Places".
+# Whether a Python file is the user's or a library's. Defined in docs/reference/trace.md, "Places".
 
 
 PACKAGES = re.compile(
@@ -257,8 +257,8 @@ PACKAGES = re.compile(
     r"|torchmetrics|torchrec|torchtext|torchtune|torchvision|tqdm|transformer_engine|transformers|triton|trl|typer"
     r"|typing_extensions|ultralytics|unsloth|urllib3|uvicorn|vllm|wandb|webdataset|xformers|yaml"
 )
-"""Packages by the first part of a file's path. torch's profiler cuts what `sys.path` holds off the paths of files: of
-an installed package only its own name is left."""
+"""Packages by the first part of a file's path. torch's profiler removes the entries of `sys.path` from the paths of
+files, so an installed package's path begins with its name."""
 
 _INSTALLED = re.compile(
     r"(?:^|[/\\])(?:site-packages|dist-packages|lib(?:64)?[/\\]python3[^/\\]*|python3\d+\.zip|torch|torchinductor_[^/\\]*)"
@@ -268,6 +268,6 @@ _INSTALLED = re.compile(
 
 @cache
 def is_of_library(file: str) -> bool:
-    """Tell whether the file is in an installed package, the standard library, torch or our agent, or torch made it."""
+    """Tell whether a file is of an installed package, the standard library, torch or our agent, or made by torch."""
     first = file.split("/")[0].removesuffix(".py")
     return bool(_INSTALLED.search(file) or PACKAGES.fullmatch(first)) or first in sys.stdlib_module_names

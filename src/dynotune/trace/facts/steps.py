@@ -13,23 +13,23 @@ from dynotune.trace.facts.nesting import outermost
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 MIN_CYCLES = 3
-"""What happened twice may be chance."""
+"""A pattern that occurs twice may be chance."""
 MIN_SIMILARITY = 0.9
-"""Two cycles are alike when they share this part of their tokens: a line logged every tenth step changes a few."""
+"""Two cycles are similar if they share this part of their tokens: a line logged every tenth step changes a few."""
 MIN_REGULAR_SHARE = 0.8
-"""Of the cycles, how many must be like the typical one."""
+"""Share of the cycles that must be similar to the typical one."""
 MIN_DISTINCT = 4
-"""A cycle of fewer distinct tokens ("linear, relu") is a stack of layers as likely as it is a step."""
+"""A cycle of fewer distinct tokens ("linear, relu") may just as well be a stack of layers as a step."""
 MAX_TRIED = 64
-"""Tokens tried as the mark of a cycle: a program with a cycle shows it in the rarest of them."""
+"""Most tokens tried as the mark of a cycle: if a program has a cycle, its rarest tokens show it."""
 MAX_CELLS = 20_000_000
-"""Cycles times distinct tokens that are counted at most."""
+"""Most cycles times distinct tokens that are counted."""
 
 
 def smallest_period(tokens: Ints) -> int | None:
-    """Return the smallest period that holds for at least three cycles of a short sequence; None if there is none.
+    """Return the smallest period that repeats at least three times in a short sequence; None if there is none.
 
-    One in ten tokens may stand out of line.
+    One in ten tokens may deviate from the period.
     """
     for period in range(1, len(tokens) // MIN_CYCLES + 1):
         agree = tokens[period:] == tokens[:-period]
@@ -43,10 +43,10 @@ class Tokens:
     """Actions of a program, in its order.
 
     Args:
-        id: which token, from 0 without gaps, int64.
-        is_work: of each id: whether it belongs to the work that repeats. Names that the user gave to stretches of
-            it and results read back do not: they may turn up now and then.
-        is_whole: of each id: whether it alone can be all of a step (a CUDA graph).
+        id: number of the token, from 0 without gaps, int64.
+        is_work: for each id, whether it belongs to the work that repeats. The user's annotations and results read back
+            do not: they may occur irregularly.
+        is_whole: for each id, whether it alone can be a whole step (a CUDA graph).
     """
 
     id: Ints
@@ -60,12 +60,12 @@ class Tokens:
 
 
 def cuts(tokens: Tokens) -> Ints | None:
-    """Tell where the cycles of a long sequence start, and where the last one ends; None if nothing repeats.
+    """Return where the cycles of a long sequence start, and where the last one ends; None if nothing repeats.
 
-    Every token that occurs three times or more might mark the cycle: it occurs once in each. The rarest that
-    divides the sequence into alike parts is taken, so that a loop over layers inside a step is not called one.
-    Where only one or two steps were recorded, such a loop is all that repeats: it is told by the work between
-    its runs, before the first and after the last, which a usual cycle does not hold.
+    Every token that occurs three times or more may mark the cycle, as it occurs once in each cycle. The rarest token
+    that divides the sequence into similar parts is chosen, so that a loop over layers inside a step is not mistaken for
+    steps. If only one or two steps were recorded, such a loop is all that repeats: it is recognised by the work between
+    its runs, before the first and after the last, which a usual cycle does not contain.
     """
     num_ids = len(tokens.is_work)
     counts = np.bincount(tokens.id, minlength=num_ids)
@@ -94,7 +94,7 @@ def _even(lengths: Ints) -> bool:
 
 
 def _alike(tokens: Tokens, at: Ints) -> Ints | None:
-    """Return `at`, with the end of the last cycle, if the parts between these positions are alike."""
+    """Return `at`, with the end of the last cycle, if the parts between these positions are similar."""
     num_ids = len(tokens.is_work)
     part = np.zeros(len(tokens.id), dtype=np.int64)
     part[at] = 1
@@ -117,7 +117,7 @@ def _alike(tokens: Tokens, at: Ints) -> Ints | None:
 
 
 def _similarity(counts: Ints, typical: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the part of the tokens that each row of counts shares with the typical one, 0 to 1."""
+    """Return the share of tokens that each row of counts has in common with the typical row, 0 to 1."""
     apart = np.abs(counts - typical).sum(axis=1)
     similarity: NDArray[np.float64] = 1 - apart / np.maximum(counts.sum(axis=1) + typical.sum(), 1)
     return similarity
@@ -130,12 +130,12 @@ MODULE = re.compile(r"nn\.Module: ")
 BACKWARD = re.compile(r"autograd::engine::")
 READS_BACK = re.compile(r"aten::(item|_local_scalar_dense|is_nonzero)$|Memcpy DtoH")
 MIN_WHOLE = 0.9
-"""A stretch at the recording's edge is a whole step when it holds this part of a usual step's work."""
+"""A stretch at the recording's edge is a whole step if it has this part of a usual step's work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Start and end of each step on the host, int64, ascending; both empty where `source` is None."""
+    """Start and end of each step on the host, int64, ascending; both are empty if `source` is None."""
 
     start_ns: Ints
     end_ns: Ints
@@ -159,11 +159,11 @@ def find(timeline: Timeline) -> Steps:
 
 
 def window(timeline: Timeline, steps: Steps) -> tuple[int, int]:
-    """Start and end of the part that the figures are of, ns; equal where the trace holds no work at all."""
+    """Return start and end in ns of the part that all figures refer to; equal if the trace contains no work."""
     host, device = timeline.host, timeline.device
     if len(steps):
         start_ns, end_ns = int(steps.start_ns.min()), int(steps.end_ns.max())
-        # Work whose launch was not recorded counts as queued by the time it started.
+        # Work without a recorded launch counts as queued when it started.
         queued_ns = np.where(device.launch != UNKNOWN, host.start_ns[device.launch], device.start_ns)
         inside = (queued_ns >= start_ns) & (queued_ns < end_ns)
         return start_ns, max(end_ns, int(device.end_ns[inside].max(initial=end_ns)))
@@ -174,7 +174,7 @@ def window(timeline: Timeline, steps: Steps) -> tuple[int, int]:
 
 
 def named(timeline: Timeline, pattern: re.Pattern[str], *kinds: HostKind) -> Ints:
-    """Return rows of the host's spans of these kinds whose name begins so."""
+    """Return rows of the host's spans of these kinds whose name begins with the pattern."""
     matching = np.array([pattern.match(name) is not None for name in timeline.names], dtype=bool)
     if not matching.any():
         return np.empty(0, dtype=np.int64)
@@ -184,7 +184,7 @@ def named(timeline: Timeline, pattern: re.Pattern[str], *kinds: HostKind) -> Int
 
 
 def _marked(timeline: Timeline) -> Ints:
-    """Return rows of the profiler's annotations, each step once: several threads may bear them."""
+    """Return the profiler's annotations, each step once, since several threads may carry it."""
     rows = named(timeline, STEP, HostKind.ANNOTATION, HostKind.OPERATOR)
     if not len(rows):
         return rows
@@ -194,9 +194,9 @@ def _marked(timeline: Timeline) -> Ints:
 
 
 def _from_markers(timeline: Timeline) -> Ints | None:
-    """Find edges of steps by what a training loop does once in each: step its optimizer, draw a batch, call its model.
+    """Find the edges of steps by actions that a training loop does once per step: optimizer step, batch, model call.
 
-    Empty where there are such markers and they do not repeat three times: then no shorter cycle is a step.
+    Empty if there are such markers but they do not repeat three times: then no shorter cycle is a step.
     """
     host = timeline.host
     kinds = (HostKind.ANNOTATION, HostKind.OPERATOR)
@@ -218,9 +218,9 @@ def _from_markers(timeline: Timeline) -> Ints | None:
 
 
 def _behind(start_ns: Ints, end_ns: Ints, begins_ns: Ints, period: int) -> Ints:
-    """Return edges behind every `period`-th optimizer step: where the next cycle begins, else where that step ended."""
+    """Return edges after every `period`-th optimizer step: where the next cycle begins, else where that step ended."""
     pauses = start_ns[1:] - end_ns[:-1]
-    # Of several optimizers, the last of a cycle is that after which most time passes before the next one steps.
+    # If there are several optimizers, the last of a cycle is followed by the longest pause.
     last = np.arange(int(np.argmax([np.median(pauses[phase::period]) for phase in range(period)])), len(end_ns), period)
     following = np.searchsorted(begins_ns, end_ns[last])
     begin = np.append(begins_ns, np.iinfo(np.int64).max)[following]
@@ -229,7 +229,7 @@ def _behind(start_ns: Ints, end_ns: Ints, begins_ns: Ints, period: int) -> Ints:
 
 
 def _whole(timeline: Timeline, edges: Ints, begins_ns: Ints) -> Ints:
-    """Return edges, less those of cycles without work, and the recording's own if a whole step stands there."""
+    """Return edges without those of empty cycles, and with the recording's own if a whole step is there."""
     host = timeline.host
     work = np.flatnonzero((host.kind == HostKind.OPERATOR) | (host.kind == HostKind.CALL))
     before = np.searchsorted(host.start_ns[work], edges)
@@ -246,7 +246,7 @@ def _whole(timeline: Timeline, edges: Ints, begins_ns: Ints) -> Ints:
 
 
 def _from_work(timeline: Timeline) -> Ints | None:
-    """Find edges of the cycle in which operators repeat or, if none are recorded or none do, the device's work."""
+    """Find the edges of the cycle in which operators repeat; without such a cycle, that of the device's work."""
     for sequence in (_operators, _device_work):
         tokens, start_ns, last_end_ns = sequence(timeline)
         at = cuts(tokens)
@@ -256,7 +256,7 @@ def _from_work(timeline: Timeline) -> Ints | None:
 
 
 def _operators(timeline: Timeline) -> tuple[Tokens, Ints, int]:
-    """Return operators that no other encloses, calls that queue work outside of them, annotations; of all threads."""
+    """Return outermost operators, calls that queue work outside of operators, and annotations, of all threads."""
     host = timeline.host
     work = host.kind == HostKind.OPERATOR
     if not work.any():
@@ -265,7 +265,7 @@ def _operators(timeline: Timeline) -> tuple[Tokens, Ints, int]:
     rows = outermost(host, np.flatnonzero(work))
     last_end_ns = int(host.end_ns[rows].max())
     rows = np.sort(np.append(rows, np.flatnonzero(host.kind == HostKind.ANNOTATION)))
-    # The user numbers what he names ("batch 17"); the numbers are no part of what repeats.
+    # Users number their annotations ("batch 17"); the numbers do not repeat.
     texts = [re.sub(r"\d+", "#", name) for name in timeline.names]
     alias = {text: index for index, text in enumerate(texts)}
     same = np.array([alias[text] for text in texts], dtype=np.int64)
@@ -277,7 +277,7 @@ def _operators(timeline: Timeline) -> tuple[Tokens, Ints, int]:
 
 
 def _device_work(timeline: Timeline) -> tuple[Tokens, Ints, int]:
-    """Return what each call queued, in the order of the calls; else what the device ran, in its order, if unknown."""
+    """Return the work that each call queued, in the order of the calls; if unknown, the device's work in its order."""
     host, device = timeline.host, timeline.device
     launched = np.flatnonzero(device.launch != UNKNOWN)
     if not len(launched):
@@ -288,7 +288,7 @@ def _device_work(timeline: Timeline) -> tuple[Tokens, Ints, int]:
         return tokens, device.start_ns, int(device.end_ns.max(initial=0))
     launched = launched[np.lexsort((device.name[launched], device.launch[launched]))]
     calls, first, num = np.unique(device.launch[launched], return_index=True, return_counts=True)
-    # A graph's kernels may start in any order: its token is the first of their names and their number.
+    # A graph's kernels may start in any order: its token consists of the first of their names and their number.
     base = int(num.max()) + 1
     ids, token = np.unique(device.name[launched[first]].astype(np.int64) * base + num, return_inverse=True)
     tokens = Tokens(token.astype(np.int64), ~_reads_back(timeline, ids // base), is_whole=ids % base > 1)
@@ -296,15 +296,15 @@ def _device_work(timeline: Timeline) -> tuple[Tokens, Ints, int]:
 
 
 def _reads_back(timeline: Timeline, names: Ints) -> NDArray[np.bool_]:
-    """Tell which names are of results read back to the host, as for a line logged every tenth step."""
+    """Tell which names are of results read back to the host, for instance for a line logged every tenth step."""
     return np.array([READS_BACK.match(timeline.names[name]) is not None for name in names.tolist()], dtype=bool)
 
 
-# Where optimizers update: of `step(closure)`, as Lightning calls it, what comes after the closure's backward pass.
+# Where optimizers update. In `step(closure)`, as Lightning calls it, the update follows the closure's backward pass.
 
 
 def updates(timeline: Timeline, within: tuple[int, int] | None = None) -> tuple[Ints, Ints]:
-    """Rows of the host's calls of `Optimizer.step`, wholly `within` a window, and when each begins to update, ns."""
+    """Return the host's calls of `Optimizer.step`, wholly `within` a window, and when each begins to update, ns."""
     host = timeline.host
     calls = named(timeline, OPTIMIZER, HostKind.ANNOTATION, HostKind.OPERATOR)
     if within is not None:
@@ -314,7 +314,7 @@ def updates(timeline: Timeline, within: tuple[int, int] | None = None) -> tuple[
     if not len(calls) or not len(backward):
         return calls, start_ns
     backward = backward[np.argsort(host.start_ns[backward], kind="stable")]
-    # Of what began before the call's end, whatever ends last: nested ones end before those around them.
+    # Of the backward passes that began before the call's end, take the latest end: nested ones end before outer ones.
     reach = np.maximum.accumulate(host.end_ns[backward])
     last = np.searchsorted(host.start_ns[backward], end_ns, side="left") - 1
     inside = (last >= 0) & (host.start_ns[backward[np.maximum(last, 0)]] >= start_ns)

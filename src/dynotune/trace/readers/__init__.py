@@ -1,6 +1,6 @@
 """Readers of recorded traces: files of torch.profiler and Nsight Systems become `Timeline`s.
 
-The files are untrusted: sizes are bounded, and nothing of them is executed. What a timeline says is not asked here.
+The files are untrusted: sizes are bounded, and nothing in them is executed. Readers do not interpret a timeline.
 """
 
 from dynotune.trace.readers.reading import read_traces

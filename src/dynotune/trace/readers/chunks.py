@@ -1,4 +1,4 @@
-"""The text of a file, plain or gzipped, a chunk at a time."""
+"""The text of a file, plain or gzipped, one chunk at a time."""
 
 import zlib
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ _ALWAYS_BYTES = 1 << 30
 _PACKED_BYTES = 1 << 16
 
 Chunk = tuple[int, bytes]
-"""How far the file had been read, in its own bytes, and text; empty at the end."""
+"""Position in the file in bytes as stored, and text; the text is empty at the end."""
 
 
 def default_limit(size_bytes: int) -> int:
-    """Return what a gzipped file of this size may unpack to unless the user says otherwise.
+    """Return the limit in bytes for the unpacked text of a gzipped file of this size, unless the user gives another.
 
-    Recorded traces shrink to between a tenth and a thirtieth, gzip's limit is a thousandth: 100 times leaves room for
-    any trace and none for a bomb. What unpacks to less than 1 GiB may be as dense as it likes: that is some seconds.
+    Recorded traces shrink to between a tenth and a thirtieth, and gzip's limit is a thousandth: 100 times allows any
+    trace but no bomb. A file that unpacks to less than 1 GiB may be of any density, as that takes only seconds.
     """
     return max(_LARGEST_RATIO * size_bytes, _ALWAYS_BYTES)
 
@@ -28,7 +28,7 @@ def chunks(path: Path, chunk_bytes: int, limit_bytes: int | None = None) -> Iter
     """Yield text of at most `chunk_bytes` at a time; a gzipped file that is cut short just ends.
 
     Args:
-        limit_bytes: on the text of a gzipped file; `default_limit` if None.
+        limit_bytes: limit for the text of a gzipped file; `default_limit` if None.
 
     Raises:
         UsageError: the file cannot be read, its compression is damaged, or it unpacks to more than the limit.
@@ -67,7 +67,7 @@ def _members(path: Path, chunk_bytes: int) -> Iterator[Chunk]:
         packed = b""
         while packed or (packed := file.read(_PACKED_BYTES)):
             if member.eof:
-                # Gzip files may be joined end to end; zeros may pad the last, and what else follows is no text.
+                # Gzip files may be joined end to end; zeros may pad the last; anything else after it is not text.
                 packed = packed.lstrip(b"\0")
                 if not packed.startswith(GZIP[:1]):
                     return

@@ -30,11 +30,11 @@ from dynotune.trace.timeline import (
     joined,
 )
 
-# Below, a float64 of microseconds lies within half a nanosecond of the decimal that was written.
+# Below this, a float64 of microseconds is within half a nanosecond of the decimal that was written.
 _EXACT_BELOW_US = 2.0**43
-_LATEST_US = 2.0**52  # 2112; the sum of two of them still fits 64 bits of nanoseconds
+_LATEST_US = 2.0**52  # the year 2112; the sum of two such times still fits 64 bits of nanoseconds
 
-# What a category is: up to 9 a kind of host span, from 10 on a kind of device span, and else.
+# Numbers of categories: up to 9 a kind of host span, from 10 on a kind of device span, and others.
 _DEVICE_FROM, _MEMORY, _NAMES, _NONE = 10, 20, 21, 22
 _TABLES = {
     "cpu_op": HostKind.OPERATOR,
@@ -57,18 +57,18 @@ _TABLES = {
     "": _NAMES,
 }
 _FLOWS = ("ac2g", "async_cpu_to_gpu")
-# Spans that say again what others say, or of the profiler itself.
+# Spans that repeat other spans, or that are the profiler's own.
 _NO_ACTIVITY = ("trace", "overhead", "gpu_user_annotation", "cuda_sync", "cuda_profiler_range", "cuda_event")
-# Before they had a category of their own, these were written as operators.
+# Written as operators before they had a category of their own.
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#")
 
 Id = int | str | float | None
 Place = tuple[Id, Id]
-"""Process and thread, as the event names them; for work on a device, its index and the stream."""
+"""Process and thread, as the event names them; for work on a device, the device's index and the stream."""
 
 
 class _Args(msgspec.Struct, gc=False):
-    """Values of any type: programs give spans of their own arguments of the same names. Only whole numbers count."""
+    """Values of any type, since programs may name their spans' arguments likewise. Only integers are used."""
 
     correlation: Any = None
     device: Any = None
@@ -83,7 +83,7 @@ class _Args(msgspec.Struct, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """Event, as far as it is used. Its phase is not: of the categories read here, only whole spans have a `dur`."""
+    """An event's used fields. Its phase is unused: in the categories read here, only whole spans have a `dur`."""
 
     cat: str = ""
     name: str = ""
@@ -126,7 +126,7 @@ class Numbering(dict[_Key, int]):
 
 
 class _Tables(dict[str, int]):
-    """Case differs between versions; a category not known is of no use here."""
+    """Category numbers by name. Case differs between versions; unknown categories are not read."""
 
     def __missing__(self, category: str) -> int:
         self[category] = table = _TABLES.get(category.lower(), _NONE)
@@ -148,13 +148,13 @@ class MemoryRows(MemoryMarks):
 
 
 class Columns:
-    """Collection of the events of one file.
+    """Collects the events of one file.
 
     Attributes:
-        names, places: what the numbers in the rows stand for; a host row's `thread` is a place, too.
-        thread_names, process_names: what the file calls them; a process may have several names.
-        foreign: spans of categories that are not known here, as of other accelerators, by category.
-        num_backwards, num_unfinished: spans left out: they end before they start, or lack time or duration.
+        names, places: the texts that numbers in the rows refer to; a host row's `thread` is a place, too.
+        thread_names, process_names: names in the file; a process may have several names.
+        foreign: number of spans of unknown categories, such as those of other accelerators, by category.
+        num_backwards, num_unfinished: spans left out because they end before they start, or lack time or duration.
     """
 
     def __init__(self, path: Path) -> None:
@@ -175,11 +175,11 @@ class Columns:
         """Add a slice.
 
         Args:
-            text: what the events were decoded from.
-            first: number of the first one in the file.
+            text: the text from which the events were decoded.
+            first: number of the first event in the file.
 
         Raises:
-            UsageError: a time is beyond what nanoseconds in 64 bits can hold.
+            UsageError: a time is too large for nanoseconds in 64 bits.
         """
         times = _Times(self.path, events, text, first)
         tables = self._tables
@@ -193,7 +193,7 @@ class Columns:
         self.foreign.update(category for category in others if category.lower() not in _NO_ACTIVITY)
 
     def host(self) -> HostSpans:
-        """Return all rows, once; annotations that an old torch wrote as operators are annotations."""
+        """Return all rows, once; annotations that an old torch wrote as operators become annotations."""
         rows = _taken_up(self._host)
         marks = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
         if marks.any():
@@ -249,7 +249,7 @@ class Columns:
                     self.process_names[event.pid].append(named.strip())
 
     def _spans(self, found: list[Event], times: _Times) -> tuple[list[Event], NDArray[np.bool_], Ints, Ints]:
-        """Return the spans among the events, which those were, their starts and their ends."""
+        """Return the spans among the events, which of the events they are, their starts and their ends."""
         start_ns, is_known = times.of(found)
         duration_us = np.fromiter([event.dur for event in found], np.float64, len(found))
         is_known &= ~np.isnan(duration_us)
@@ -278,7 +278,7 @@ class _Times:
         self._written: dict[int, Decimal] = {}
 
     def of(self, found: list[Event]) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return nanoseconds of some of the events, 0 if one has no time; and which have."""
+        """Return nanoseconds of some of the events, 0 for events without a time; and which events have a time."""
         times = [event.ts for event in found]
         times_us = np.fromiter(times, np.float64, len(found))
         is_known = ~np.isnan(times_us)
@@ -303,7 +303,7 @@ class _Times:
 
 
 def decode(text: memoryview) -> list[Event]:
-    """Decode events of a JSON list. Raises: msgspec's errors."""
+    """Decode events of a JSON list. Raises msgspec's errors."""
     return _decoded(_EVENTS, text)
 
 
@@ -320,12 +320,12 @@ def flows(path: Path, slice_bytes: int, limit_bytes: int | None) -> dict[tuple[P
 def _decoded(decoder: msgspec.json.Decoder[list[_Decoded]], text: memoryview) -> list[_Decoded]:
     try:
         return decoder.decode(text)
-    except UnicodeDecodeError:  # a name cut inside a character
+    except UnicodeDecodeError:  # a name is cut inside a character
         return decoder.decode(bytes(text).decode(errors="replace").encode())
 
 
 def _taken_up(parts: list[Table]) -> Table:
-    """Join the parts, and give them up, as both together would be the most memory that is ever needed."""
+    """Join the parts and free them, since parts and result together are the peak of memory use."""
     rows = joined(parts)
     parts.clear()
     return rows
@@ -336,14 +336,14 @@ def _those(events: list[Event], which: NDArray[np.bool_]) -> list[Event]:
 
 
 def _nanoseconds(times_us: NDArray[np.float64]) -> Ints:
-    """Round to the nearest whole nanosecond. Whole and fraction apart: their product would round once more."""
+    """Round to the nearest whole nanosecond, whole and fraction separately: their product would be rounded again."""
     whole = np.floor(times_us)
     fraction_ns = np.rint((times_us - whole) * 1000).astype(np.int64)
     return whole.astype(np.int64) * 1000 + fraction_ns
 
 
 def _whole(values: list[Any]) -> Ints:
-    """Return the values that are whole numbers; UNKNOWN for all else."""
+    """Return the values that are whole numbers; UNKNOWN for all others."""
     try:
         return np.fromiter(values, np.int64, len(values))
     except (TypeError, ValueError, OverflowError):
@@ -353,7 +353,7 @@ def _whole(values: list[Any]) -> Ints:
 
 def _correlation(found: list[Event]) -> Ints:
     numbers = _whole([(event.args or _NO_ARGS).correlation for event in found])
-    numbers[numbers <= 0] = UNKNOWN  # CUPTI's 0 says that there is none
+    numbers[numbers <= 0] = UNKNOWN  # CUPTI's 0 means that there is none
     return numbers
 
 

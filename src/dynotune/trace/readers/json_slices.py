@@ -1,8 +1,8 @@
-"""The events of a chrome trace, decoded a slice of the text at a time: memory does not grow with the file.
+"""Decode the events of a chrome trace one slice of the text at a time, so that memory does not grow with the file.
 
-A slice ends at a comma between two events. Where that is cannot be seen from the characters around it, which may
-stand in a string or a nested object as well. So an end is proposed and then proved: the slice, closed with a
-bracket, decodes as a list only if the cut lies between elements of the outermost list.
+A slice ends at a comma between two events. The characters around a comma do not show whether it is such a comma or
+within a string or a nested object. So a cut is proposed and then proved: the slice, closed with a bracket, decodes as a
+list only if the cut lies between elements of the outermost list.
 """
 
 import gc
@@ -20,25 +20,25 @@ from dynotune.schema.errors import UsageError
 from dynotune.trace.readers.chunks import chunks
 
 SLICE_BYTES = 2 << 20
-"""Its events fit the caches and memory that the allocator keeps: larger slices are slower, smaller ones no faster."""
+"""Events of a slice fit the caches and the allocator's memory: larger slices are slower, smaller ones no faster."""
 _LARGEST_EVENT_BYTES = 16 << 20
 _RECORD = "give a file that torch.profiler's `export_chrome_trace` or `tensorboard_trace_handler` wrote"
 
 Event = TypeVar("Event")
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes of the file read so far and the file's size, None where it is not known."""
+"""Called with the bytes of the file read so far and the file's size, None if that is not known."""
 
 _COMMA, _OPEN, _CLOSE = b",[]"
 _BLANK = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*")
 _LIST = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
-# Where one event ends and the next begins. The first knows the keys that events begin with: the lists that may
-# stand behind the events (of devices, of process groups) do not match it.
+# The end of one event and the begin of the next. The first pattern has the keys that events begin with: lists that may
+# follow the events (of devices, of process groups) do not match it.
 _BOUNDARIES = (
     re.compile(rb'\}\s*+(?=,\s*+\{\s*+"(?:ph|cat|name|pid|tid|ts|dur|args|bp)"\s*+:)'),
     re.compile(rb'\}\s*+(?=,\s*+\{\s*+"[^"\\]*+"\s*+:)'),
 )
 _BOUNDARY_BYTES = 1024
-# Recorders print a bandwidth over no time as C does. JSON knows no such value.
+# Recorders print the bandwidth of a copy without duration as C does. JSON has no such value.
 _NOT_FINITE = re.compile(rb'((?<!\\)":\s*+)(-?(?:inf|nan)(?:inity)?)(?=\s*+[,}])', re.IGNORECASE)
 _ANY = json.JSONDecoder(strict=False)
 _BETWEEN = re.compile(r"[,\s]*")
@@ -48,28 +48,28 @@ _AT_EVENT = re.compile(r"(.*) - at `\$\[(\d+)\](.*)`")
 
 @dataclass(frozen=True, slots=True)
 class Slice(Generic[Event]):
-    """Consecutive events, and the JSON list that they were decoded from; `text` is good until the next slice."""
+    """Consecutive events, and the JSON list that they were decoded from; `text` is valid until the next slice."""
 
     events: list[Event]
     text: memoryview
 
 
 class Slices(Generic[Event]):
-    """The slices of one file, to be gone through once.
+    """The slices of one file, which can be iterated once.
 
     Args:
         decode: makes a list of events from a JSON list; raises msgspec's errors.
-        slice_bytes: of text; an event longer than that makes a longer slice.
-        limit_bytes: on the text of a gzipped file.
+        slice_bytes: length of a slice's text; a longer event makes a longer slice.
+        limit_bytes: limit for the text of a gzipped file.
         progress: called as the file is read.
 
     Attributes:
-        document: the values beside `traceEvents`, as JSON; complete once the slices are.
-        num_events, num_bytes: before the present slice; once done, in the whole text.
-        is_cut: the file ends too early; all events before that were handed out.
+        document: the values beside `traceEvents`, as JSON; complete after the last slice.
+        num_events, num_bytes: number before the current slice; after the last slice, those of the whole text.
+        is_cut: whether the file ends too early; all events before its end were returned.
 
-    Raises, while it is gone through:
-        UsageError: not JSON, not a trace, a field of the wrong type; names the file and the byte or event.
+    Iterating raises UsageError: not JSON, not a trace, or a field of the wrong type; the message has the file and the
+        byte or event.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class Slices(Generic[Event]):
         self._patience_bytes = 4 * slice_bytes
         self._chunks = chunks(path, slice_bytes, limit_bytes)
         self._progress = progress
-        # What is not yet decoded. Its first byte is the list's opening bracket, or the comma behind the last slice
-        # made into one, and a slice's last byte is made a closing one: so a slice is a list without a copy.
+        # Text that is not yet decoded. Its first byte is the list's opening bracket, or the comma after the last slice
+        # replaced by one; a closing bracket replaces a slice's last byte: so a slice becomes a list without a copy.
         self._text = bytearray()
         self._is_bare = False
         self._has_ended = False
@@ -112,7 +112,7 @@ class Slices(Generic[Event]):
         self._finish()
 
     def _read(self) -> bool:
-        """Add the next chunk to the text; False at the end of the file."""
+        """Append the next chunk to the text; False at the end of the file."""
         position, chunk = next(self._chunks, (0, b""))
         if len(self._text) > _LARGEST_EVENT_BYTES:
             raise self._error(0, f"{_LARGEST_EVENT_BYTES >> 20} MiB follow in which no event ends")
@@ -127,7 +127,7 @@ class Slices(Generic[Event]):
     # The list
 
     def _longest_slice(self) -> Slice[Event] | None:
-        """Return all events in the text but the last, which may go on in the next chunk; None if there is no other."""
+        """Return all events in the text except the last, which may continue in the next chunk; None without others."""
         for comma in self._boundaries():
             self._text[comma] = _CLOSE
             found = self._prove(comma + 1)
@@ -142,7 +142,7 @@ class Slices(Generic[Event]):
         return None
 
     def _last_slice(self) -> Slice[Event] | None:
-        """Return what is left at the end of the file: to the end of the list, else to the last event before the cut."""
+        """Return the rest at the end of the file: to the end of the list, else to the last event before the cut."""
         found = self._prove(len(self._text))
         if isinstance(found, Slice):
             self._has_ended = True
@@ -164,9 +164,9 @@ class Slices(Generic[Event]):
         return len(text[:ends].encode(errors="surrogateescape"))
 
     def _boundaries(self) -> Iterator[int]:
-        """Yield commas at which the text may be cut: the last, then ever further apart, to get out of a nest.
+        """Yield commas at which the text may be cut: the last, then others ever further back, to leave nested values.
 
-        Text that has become long although all those were wrong is nests through and through: it is gone through.
+        If all these were wrong and the text has become long, the first comma after the last whole event is tried.
         """
         size = len(self._text)
         for pattern in _BOUNDARIES:
@@ -184,7 +184,7 @@ class Slices(Generic[Event]):
                 yield comma
 
     def _prove(self, end: int) -> Slice[Event] | int:
-        """Return the events of the list that ends before `end`; where its text breaks if it is none; `end` if cut."""
+        """Return the events of the list that ends before `end`; where its text breaks if none; `end` if it is cut."""
         whole = memoryview(self._text)
         text = whole[:end]
         whole.release()
@@ -233,7 +233,7 @@ class Slices(Generic[Event]):
         del self._text[:num_bytes]
         self.num_bytes += num_bytes
 
-    # What stands around it
+    # Text around the list
 
     def _find_list(self) -> None:
         while self._read():
@@ -271,7 +271,7 @@ class Slices(Generic[Event]):
         return self._error(start + found, "it is not JSON")
 
     def _finish(self) -> None:
-        """Take in what follows the list; a cut there takes no event away."""
+        """Read the text after the list; no event is lost if that is cut."""
         while self._read():
             pass
         rest = bytes(self._text)
@@ -296,7 +296,7 @@ class Slices(Generic[Event]):
             found = _object(opening + rest[:end] + b"}")
         self.document |= found
 
-    # What is wrong
+    # Errors
 
     def _error(self, at: int, what: str) -> UsageError:
         return UsageError(f"{self.path} cannot be read beyond byte {self.num_bytes + at:,}: {what}", hint=_RECORD)
@@ -312,7 +312,7 @@ class Slices(Generic[Event]):
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Turn the collector off: decoding makes objects by the million and no cycle; looking takes most of the time."""
+    """Turn the garbage collector off: decoding makes millions of objects, no cycle, and collecting takes most time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -328,8 +328,8 @@ def _broken_at(error: msgspec.DecodeError, end: int) -> int:
 
 
 def _object(text: bytes) -> dict[str, msgspec.Raw] | int:
-    """Return the values of a JSON object by their keys; where its text breaks if it is none."""
-    with_questions = text.decode(errors="surrogateescape").encode(errors="replace")  # as long, a ? a wrong byte
+    """Return the values of a JSON object by their keys; if it is no object, where its text breaks."""
+    with_questions = text.decode(errors="surrogateescape").encode(errors="replace")  # as long, with ? for wrong bytes
     for mended in (with_questions, _with_lists_for_not_finite(with_questions)):
         try:
             return msgspec.json.decode(mended, type=dict[str, msgspec.Raw])
@@ -341,5 +341,5 @@ def _object(text: bytes) -> dict[str, msgspec.Raw] | int:
 
 
 def _with_lists_for_not_finite(text: bytes) -> bytes:
-    """Return the text, of the same length, with an empty list (JSON, no number) for each value that is not finite."""
+    """Return the text with an empty list (for a non-number) in place of each non-finite value, of the same length."""
     return _NOT_FINITE.sub(lambda found: found[1] + b"[]".ljust(len(found[2])), text)

@@ -1,4 +1,4 @@
-"""Traces of torch.profiler: its chrome trace, `.json` or `.json.gz`, of torch 1.12 and later.
+"""Read traces of torch.profiler: its chrome trace, `.json` or `.json.gz`, of torch 1.12 and later.
 
 Times in the file are microseconds, whole or with a fraction, since 1970 or since `baseTimeNanoseconds`.
 """
@@ -40,8 +40,8 @@ class Process:
     """The rows of one process.
 
     Args:
-        pid: None where the file is of one process, whatever ids it holds.
-        device: its `launch` is the row in `host` of the call that queued each; UNKNOWN where none is recorded.
+        pid: None if the file is of one process, whatever ids it contains.
+        device: its `launch` is the row in `host` of the call that queued the work; UNKNOWN if no call is recorded.
     """
 
     pid: Id
@@ -53,11 +53,11 @@ class Process:
 def split(
     host: HostSpans, device: DeviceRows, memory: MemoryRows, places: list[Place], names: list[str]
 ) -> tuple[list[Process], tuple[str, ...]]:
-    """Return the processes that launched device work, or all as one if fewer than two did; and unassigned work.
+    """Return the processes that launched device work, or all as one if fewer than two did; and notes on lost work.
 
     Args:
-        host, device, memory: in order of time.
-        places, names: what their `place` and `name` count.
+        host, device, memory: rows in order of time.
+        places, names: the texts to which their `place` and `name` refer.
     """
     numbers: Numbering[Id] = Numbering()
     pid = np.array([numbers[pid] for pid, _ in places], dtype=np.int32)
@@ -97,8 +97,8 @@ def _owners(
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return the index of the process that queued each row of `device`, or _NOBODY.
 
-    Processes number their calls alike, so a number may be found in several. Where the calls of one process explain
-    all work of a group (what the file gives as its process), the group is that process's; else each row is its own.
+    Processes number their calls alike, so several may have one number. If the calls of one process explain all work of
+    a group (a process by the file's ids), the group belongs to that process; else each row is assigned on its own.
     """
     is_tied = launch != UNKNOWN
     lag_ns = np.full(launch.shape, _NEVER)
@@ -135,7 +135,7 @@ def _explains(launch: NDArray[np.int64], calls: HostSpans, starts_graph: NDArray
 
 
 def _likeliest(lag_ns: NDArray[np.int64]) -> tuple[int, bool]:
-    """Return the process (row) contradicted least, as work never starts before its call; then the nearest in time."""
+    """Return the process (row) with the fewest contradictions (work before its call), then the nearest in time."""
     num_contradictions = (lag_ns < 0).sum(axis=1)
     least = np.flatnonzero(num_contradictions == num_contradictions.min())
     return int(least[np.median(lag_ns[least], axis=1).argmin()]), len(least) > 1
@@ -147,7 +147,7 @@ def _distinct(numbers: NDArray[Any]) -> NDArray[np.int64]:
 
 
 _SCHEMA_VERSION = 1
-_SINCE_1970_NS = 10**18  # 2001; no clock that starts with a machine or a month comes near
+_SINCE_1970_NS = 10**18  # 2001; clocks that start with a machine or a month are far below
 _LINE = re.compile(r"(?<=\.py)\(\d+\)(?=: )")
 _RANK = re.compile(r"\brank[ _:=#-]*(\d+)\b", re.IGNORECASE)
 _Kind = TypeVar("_Kind")
@@ -172,15 +172,15 @@ def read(
     progress: Progress | None = None,
     slice_bytes: int = SLICE_BYTES,
 ) -> list[Timeline]:
-    """Read a timeline for each process that launched device work; one of all if fewer than two did.
+    """Read a timeline for each process that launched device work; a single one if fewer than two did.
 
     Args:
-        limit_bytes: on the text of a gzipped file; `chunks.default_limit` if None.
+        limit_bytes: limit for the text of a gzipped file; `chunks.default_limit` if None.
         progress: called with the bytes of the file read so far and its size.
-        slice_bytes: how much text is decoded at once.
+        slice_bytes: length of text that is decoded at once.
 
     Raises:
-        UsageError: not such a trace, or a damaged one; names the file and the byte or event.
+        UsageError: not such a trace, or a damaged one; the message has the file and the byte or event.
     """
     slices = Slices(path, decode, slice_bytes=slice_bytes, limit_bytes=limit_bytes, progress=progress)
     columns = Columns(path)
@@ -240,9 +240,9 @@ def _timeline(
 
 
 def _without_lines(host: HostSpans, names: dict[str, int]) -> NDArray[np.int32]:
-    """Return the rows' names, without a line for functions that ran when recording began; `names` is added to.
+    """Return the rows' names, without the line of functions that ran when recording began; `names` is extended.
 
-    A function that is called while it is recorded has its first line, one that ran already the line where it just was.
+    A function that is called during recording is named with its first line, one that already ran with its current line.
     """
     found = host.name.copy()
     functions, texts = host.kind == HostKind.PYTHON, list(names)
@@ -258,7 +258,7 @@ def _without_lines(host: HostSpans, names: dict[str, int]) -> NDArray[np.int32]:
 def _tied(
     correlation: Ints, place: NDArray[np.int32], start_ns: Ints, ends: dict[tuple[Place, int], int], places: list[Place]
 ) -> Ints:
-    """Return the rows' correlation; those that bear none have the number of the arrow that starts or ends at them."""
+    """Return the rows' correlation; rows without one get the number of the arrow that starts or ends at them."""
     found = correlation.copy()
     for row in np.flatnonzero(found == UNKNOWN).tolist():
         found[row] = ends.get((places[place[row]], int(start_ns[row])), UNKNOWN)
@@ -266,7 +266,7 @@ def _tied(
 
 
 def _nesting(host: HostSpans) -> Ints:
-    """Put rows in order; of spans that start and end together, what usually encloses the other comes first."""
+    """Sort rows; of spans that start and end together, the one that usually encloses the other comes first."""
     outermost_first = np.array([2, 0, 1, 3], dtype=np.int8)  # by HostKind: annotation, Python, operator, call
     rows = np.argsort(outermost_first[host.kind], kind="stable")
     order: Ints = rows[in_order(host.start_ns[rows], host.end_ns[rows])]
@@ -292,7 +292,7 @@ def _threads(host: HostSpans, columns: Columns) -> tuple[list[str], NDArray[np.i
 def _clock_base_ns(slices: Slices[Any], start_ns: Ints) -> int | None:
     base_ns = _value(slices, "baseTimeNanoseconds", int) or 0
     is_since_1970 = len(start_ns) > 0 and int(start_ns.min()) >= _SINCE_1970_NS
-    if is_since_1970 == (base_ns > 0):  # neither says when it was, or both do
+    if is_since_1970 == (base_ns > 0):  # either neither is since 1970, or both are
         return None
     return base_ns
 
@@ -307,7 +307,7 @@ def _properties(slices: Slices[Any]) -> dict[int, DeviceProperties]:
 
 
 def _value(slices: Slices[Any], key: str, kind: type[_Kind]) -> _Kind | None:
-    """Return a value beside the events; None if it is absent or of another shape, which says nothing we could use."""
+    """Return a value beside the events; None if it is absent or of another type, which is of no use."""
     try:
         return msgspec.json.decode(slices.document[key], type=kind)
     except (KeyError, ValueError, RecursionError):
@@ -316,7 +316,7 @@ def _value(slices: Slices[Any], key: str, kind: type[_Kind]) -> _Kind | None:
 
 def _check_version(slices: Slices[Any]) -> None:
     version = _value(slices, "schemaVersion", int | float | str)  # type: ignore[arg-type]
-    # A later version may give a field another meaning, and its figures would look as sound as any.
+    # A later version may give a field another meaning, and its figures would look just as plausible.
     if version is not None and version != _SCHEMA_VERSION:
         raise UsageError(
             f"{slices.path} has schemaVersion {version}; this dynotune reads version {_SCHEMA_VERSION}",

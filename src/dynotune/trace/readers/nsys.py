@@ -1,7 +1,7 @@
-"""Reads Nsight Systems' SQLite export (`nsys export --type sqlite`) into Timelines, one a process.
+"""Read Nsight Systems' SQLite export (`nsys export --type sqlite`) into Timelines, one per process.
 
-The schema is read up to its major version 3. Tables are made only when there is something to put in, so one that is
-missing is a missing fact. See docs/reference/trace.md, "Nsight Systems".
+The schema is read up to its major version 3. Nsight Systems makes only tables that have rows, so a missing table is a
+missing fact. See docs/reference/trace.md, "Nsight Systems".
 """
 
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ from dynotune.trace.timeline import (
 T = TypeVar("T")
 
 _NEWEST_SCHEMA = 3
-# Beyond it sums of times would overflow; no clock reads so.
+# Beyond this, sums of times would overflow; no clock has such a time.
 _LARGEST_TIME_NS = 1 << 62
 _NEVER_THERE = {
     "operators": "Nsight Systems does not record torch's operators",
@@ -59,10 +59,10 @@ class _Facts:
 def read(path: Path, *, progress: Progress | None = None) -> list[Timeline]:
     """Read the processes of an export that did work on a device, in order of their identifiers.
 
-    Where none did, those with calls or NVTX ranges. Times are the file's nanoseconds.
+    If there are none, read those with calls or NVTX ranges. Times are the file's nanoseconds.
 
     Args:
-        progress: called with the bytes of the file read so far, reckoned by the share of its rows, and its size.
+        progress: called with the bytes of the file read so far, estimated by the share of its rows, and its size.
 
     Raises:
         UsageError: not SQLite, not an export of Nsight Systems, of a newer schema, cut short, damaged or empty.
@@ -119,7 +119,7 @@ def _check_export(database: Database) -> None:
 
 
 def _of_the_only_process(parts: list[Spans]) -> list[Spans]:
-    """Give rows that name no process to the one that the others name, if it is one."""
+    """Assign rows without a process to the process of the other rows, if there is only one."""
     named = np.unique(np.concatenate([part.process for part in parts]))
     named = named[named != UNKNOWN]
     if len(named) != 1:
@@ -205,7 +205,7 @@ def _device_spans(device: Spans, names: Ints, calls: HostSpans) -> DeviceSpans:
 
 
 def _closed(host: Spans, device: Spans, notes: list[str]) -> Spans:
-    """End ranges still open at the end of the recording with the process's last row."""
+    """End ranges that are still open at the end of the recording together with the process's last row."""
     is_open = (host.kind == HostKind.ANNOTATION) & (host.end_ns == NULL) & (host.start_ns != NULL)
     if not is_open.any():
         return host
@@ -216,7 +216,7 @@ def _closed(host: Spans, device: Spans, notes: list[str]) -> Spans:
 
 
 def _timed(part: Spans, notes: list[str]) -> Spans:
-    """Return rows with times. CUPTI writes 0 and 0 if it could not take them."""
+    """Return rows with times. CUPTI writes 0 and 0 if it could not measure them."""
     start, end = part.start_ns, part.end_ns
     good = (end >= start) & (start > -_LARGEST_TIME_NS) & (end < _LARGEST_TIME_NS) & ((start != 0) | (end != 0))
     if not good.all():
@@ -227,8 +227,8 @@ def _timed(part: Spans, notes: list[str]) -> Spans:
 def _with_syncs(file: Export, host: Spans, syncs: Spans, notes: list[str]) -> tuple[Spans, dict[int, str]]:
     """Return the host's rows and waits whose call was not recorded, with labels of the threads made for them.
 
-    Waits at the same time were on different threads, so each lane of a first-fit takes those of one thread at most
-    at any time.
+    Waits at the same time were on different threads. So each lane, filled first-fit, has at any time the waits of at
+    most one thread.
     """
     known = (syncs.correlation != UNKNOWN) | ("launches" in file.missing)
     called = host.correlation[host.kind == HostKind.CALL]
@@ -248,7 +248,7 @@ def _with_syncs(file: Export, host: Spans, syncs: Spans, notes: list[str]) -> tu
 
 
 def _sorted(part: Spans) -> Spans:
-    """Sort in the order that `Timeline` promises; rows that it leaves open, by their values."""
+    """Sort in the order that `Timeline` promises; rows that are equal by that order, by their values."""
     ordered = taken(part, in_order(part.start_ns, part.end_ns))
     if not ((np.diff(ordered.start_ns) == 0) & (np.diff(ordered.end_ns) == 0)).any():
         return ordered
@@ -265,7 +265,7 @@ def _facts(file: Export) -> _Facts:
         database, "StringIds", "id", "value", np.array([name for _, name in rows], dtype=np.int64)
     )
     for thread, name_id in rows:
-        # A thread may have had several names: one of them, whatever the order of rows.
+        # A thread may have had several names: choose one that does not depend on the order of rows.
         names[thread] = min(filter(None, (names.get(thread), strings.get(name_id))), default="")
     ranks: dict[int, set[int]] = {}
     for thread, rank in sqlite_tables.rows(database, "MPI_RANKS", "globalTid", "rank"):
@@ -288,12 +288,12 @@ def _gpus(database: Database) -> dict[int, DeviceProperties]:
     for name, gpu, *capability in zip(names, *(column.tolist() for column in columns.values()), strict=True):
         properties = DeviceProperties(name or "", None if NULL in capability else (capability[0], capability[1]))
         found.setdefault(gpu, set()).add(properties)
-    # Machines of one report may number their GPUs alike.
+    # Machines of one report may give their GPUs the same numbers.
     return {gpu: one for gpu, several in found.items() if (one := _only(several)) is not None}
 
 
 def _properties(facts: _Facts, process: int, index: int) -> DeviceProperties | None:
-    """Return what CUDA calls device `index` in `process`; if the file does not map it, what all GPUs are."""
+    """Return the properties of CUDA's device `index` in `process`; without a mapping in the file, those of all GPUs."""
     gpus = set(facts.gpus.values())
     if facts.gpu_of:
         numbers = facts.gpu_of.get(((process >> 24) & THREAD_MASK, index), set())

@@ -1,7 +1,7 @@
-"""The tables of Nsight Systems' SQLite export as spans of all processes together; `nsys` makes Timelines of them.
+"""Read the tables of Nsight Systems' SQLite export as spans of all processes; `nsys` makes Timelines of them.
 
 Names and values of columns are those of NVIDIA's "SQLite Schema Reference" and "SQLite Schema Event Values"
-(https://docs.nvidia.com/nsight-systems/AnalysisGuide), of which only `start` and `end` are taken for granted.
+(https://docs.nvidia.com/nsight-systems/AnalysisGuide). Only the columns `start` and `end` are required.
 """
 
 import re
@@ -24,17 +24,17 @@ RANGES = "NVTX_EVENTS"
 EVENTS = (KERNELS, COPIES, SETS, GRAPHS, CALLS, SYNCS, RANGES)
 
 THREAD_MASK = (1 << 24) - 1
-"""A serialized GlobalId holds the thread in its last 24 bits, the process in the 24 before, the machine above."""
+"""A serialized GlobalId has the thread in its last 24 bits, the process in the 24 before, the machine above."""
 
 GRAPH = len(DeviceKind)
-"""Kind of a CUDA graph that was recorded whole, until it becomes a kernel."""
+"""Kind of a CUDA graph that was recorded as a whole, until it becomes a kernel."""
 
 _NAMELESS = "unknown"
 _DEVICE_COLUMNS = ("globalPid", "deviceId", "streamId", "correlationId")
 # cudaLaunchKernel_v7000, cudaMemcpyAsync_ptsz_v7000 (with a default stream per thread), cuMemFree_v2
 _VERSION = re.compile(r"(_pt(?:ds|sz))?_v\d+$")
 
-# For files without the tables ENUM_*, where the numbers stand too.
+# For files without the tables ENUM_*, which have the same numbers.
 _COPY_KINDS = (
     *("UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP"),
     *("UVM_HTOD", "UVM_DTOH", "UVM_DTOD"),
@@ -54,11 +54,11 @@ class Spans:
     """Rows of any number of processes, all int64, in any order.
 
     Args:
-        process: serialized GlobalId without its thread; UNKNOWN where the row does not tell.
-        start_ns, end_ns: NULL where the row does not tell.
-        kind: of `HostKind` or `DeviceKind`, or GRAPH.
+        process: serialized GlobalId without its thread; UNKNOWN if the row has none.
+        start_ns, end_ns: NULL if the row has none.
+        kind: a `HostKind` or `DeviceKind`, or GRAPH.
         name: number in `Export.names`.
-        place: thread as serialized GlobalId for the host, index of the device for devices.
+        place: for the host the thread as serialized GlobalId, for devices the index of the device.
         stream, num_bytes: UNKNOWN for the host.
     """
 
@@ -78,11 +78,11 @@ class Spans:
 
 @dataclass(slots=True)
 class Export:
-    """Export being read, and what turned out about it.
+    """The export being read, and what was found out about it.
 
     Args:
-        names: met so far, with their numbers.
-        free_ranges: process of each NVTX range that was started and ended, not pushed and popped.
+        names: the names seen so far, with their numbers.
+        free_ranges: process of each NVTX range that was started and ended rather than pushed and popped.
         missing, notes: as in `Timeline`.
     """
 
@@ -94,12 +94,12 @@ class Export:
 
 
 def devices(file: Export) -> Spans:
-    """Return what ran on devices: kernels, graphs recorded whole, copies, memsets."""
+    """Return the work on devices: kernels, graphs recorded as a whole, copies, memsets."""
     return joined([_kernels(file), _graphs(file), _copies(file), _sets(file)])
 
 
 def hosts(file: Export) -> Spans:
-    """Return calls of the runtime and the driver, and NVTX ranges; a range that was still open ends at NULL."""
+    """Return calls of the runtime and the driver, and NVTX ranges; a range that is still open ends at NULL."""
     return joined([_calls(file), _ranges(file)])
 
 
@@ -110,7 +110,7 @@ def _kernels(file: Export) -> Spans:
 
 
 def _graphs(file: Export) -> Spans:
-    """Return each launch of a graph recorded whole (`--cuda-graph-trace=graph`) as one row."""
+    """Return each launch of a graph recorded as a whole (`--cuda-graph-trace=graph`) as one row."""
     columns = _columns(file, GRAPHS, *_DEVICE_COLUMNS, "graphExecId")
     ids, inverse = np.unique(columns["graphExecId"], return_inverse=True)
     names = _intern(file, ("CUDA graph" + (f" {graph}" if graph != NULL else "") for graph in ids.tolist()))
@@ -152,7 +152,7 @@ def _calls(file: Export) -> Spans:
 
 
 def _ranges(file: Export) -> Spans:
-    """Return NVTX ranges that were pushed and popped. Others need not nest, and marks take no time."""
+    """Return NVTX ranges that were pushed and popped. Other ranges need not nest, and marks take no time."""
     where, has = "1", file.database.columns.get(RANGES, frozenset())
     if "eventType" in has:
         where = f'"eventType" = {_PUSH_POP}'
@@ -184,7 +184,7 @@ def _columns(
     """Return columns of a table of spans, without rows if there is no such table.
 
     Args:
-        missing: the fact that is then missing, and what follows in its reason; "" where it needs no mention.
+        missing: the fact that is missing without the table, and the end of the reason; "" if neither needs a mention.
     """
     if table in file.database:
         return tables.integers(file.database, table, ("start", "end"), optional, where=where)
@@ -232,13 +232,13 @@ def _known(values: Ints, *, least: int = 0, most: int = -NULL - 1) -> Ints:
 
 
 def _intern(file: Export, names: Iterable[str]) -> Ints:
-    """Number each name; new names get the next ones."""
+    """Number each name; new names get the next numbers."""
     known = file.names
     return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
 
 
 def _strings(file: Export, *columns: Ints, clean: Callable[[str], str] = str) -> Ints:
-    """Return the number of each row's name: what the first column with a known and non-empty string refers to."""
+    """Return the number of each row's name: the string of the first column that refers to a known, non-empty string."""
     numbers = np.full(len(columns[0]), UNKNOWN)
     for ids in columns:
         open_ = numbers == UNKNOWN
@@ -252,7 +252,7 @@ def _strings(file: Export, *columns: Ints, clean: Callable[[str], str] = str) ->
 
 
 def _enumeration(file: Export, table: str, documented: Iterable[str]) -> Mapping[int, str]:
-    """Return the meaning of each number of an enumeration: as the file says, else as documented."""
+    """Return the meaning of each number of an enumeration: as the file defines it, else as documented."""
     if not {"id", "name"} <= file.database.columns.get(table, frozenset()):
         return dict(enumerate(documented))
     ids = tables.integers(file.database, table, ("id",))["id"]
@@ -261,11 +261,11 @@ def _enumeration(file: Export, table: str, documented: Iterable[str]) -> Mapping
 
 
 def _direction(kind: str) -> str:
-    """Write HTOD, UVM_HTOD as HtoD, as the profiler of torch does."""
+    """Convert HTOD, UVM_HTOD to HtoD, as torch's profiler writes it."""
     short = kind.removeprefix("UVM_")
     return f"{short[0]}to{short[3]}" if re.fullmatch("[HDAP]TO[HDAP]", short) else "unknown"
 
 
 def _memory(kind: str) -> str:
-    """Write DEVICE_STATIC as Device Static, as the profiler of torch does."""
+    """Convert DEVICE_STATIC to Device Static, as torch's profiler writes it."""
     return kind.replace("_", " ").title() or "Unknown"

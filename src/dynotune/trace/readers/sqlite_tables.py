@@ -1,5 +1,6 @@
-"""Tables of a SQLite file that another program wrote, as columns of numpy. The file is data: nothing is written to
-it or beside it, and nothing that its author could have put there (views, virtual tables, generated columns) runs.
+"""Read tables of a SQLite file that another program wrote, as columns of numpy. The file is data: nothing is written to
+it or beside it, and nothing that its author could have put there (views, virtual tables, generated columns) is
+executed.
 """
 
 import sqlite3
@@ -17,11 +18,11 @@ from dynotune.schema.errors import UsageError
 
 Ints = NDArray[np.int64]
 NULL = int(np.iinfo(np.int64).min)
-"""Stands for SQL's NULL in a column of integers, and fills a column that the table does not have."""
+"""SQL's NULL in a column of integers, and the values of a missing column."""
 
 _MAGIC = b"SQLite format 3\0"
 _ROWS_AT_ONCE = 1 << 16
-# No string of a recorded program is longer; a longer one is refused instead of held in memory.
+# No recorded program has a longer string; a longer one is refused instead of held in memory.
 _LONGEST_STRING_BYTES = 1 << 26
 
 
@@ -31,7 +32,7 @@ class Database:
 
     Args:
         columns: names of the columns of each table.
-        advance: told the table and the number of rows after each block of rows read.
+        advance: called with the table and the number of rows after each block of rows read.
     """
 
     path: Path
@@ -45,10 +46,10 @@ class Database:
 
 @contextmanager
 def opened(path: Path, *, advance: Callable[[str, int], None] = lambda table, num_rows: None) -> Iterator[Database]:
-    """Open the SQLite file at `path`, to be read only.
+    """Open the SQLite file at `path`, only for reading.
 
     Raises:
-        UsageError: not a file, not SQLite, cut short; also, inside the block, whenever SQLite finds it damaged.
+        UsageError: not a file, not SQLite, cut short; also, inside the block, whenever SQLite finds damage.
     """
     _check_header(path)
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
@@ -67,7 +68,7 @@ def opened(path: Path, *, advance: Callable[[str, int], None] = lambda table, nu
 
 
 def leftovers(path: Path) -> list[str]:
-    """Return names of files beside it with changes that the database lacks yet: its writer has not finished."""
+    """Return names of files beside it with changes that the database lacks yet, as its writer has not finished."""
     beside = (path.with_name(path.name + ending) for ending in ("-wal", "-journal"))
     return [other.name for other in beside if other.is_file() and other.stat().st_size]
 
@@ -79,10 +80,10 @@ def count(database: Database, table: str) -> int:
 def integers(
     database: Database, table: str, required: Sequence[str], optional: Sequence[str] = (), *, where: str = "1"
 ) -> dict[str, Ints]:
-    """Return columns of `table` by name, int64, NULL for SQL's NULL and for optional columns that it does not have.
+    """Return columns of `table` by name, int64, NULL for SQL's NULL and for optional columns that the table lacks.
 
     Args:
-        where: a condition in SQL, never made of what was read.
+        where: a condition in SQL, never made from the file's content.
 
     Raises:
         UsageError: a required column is missing, or a value is not an integer.
@@ -105,14 +106,14 @@ def integers(
 
 
 def rows(database: Database, table: str, *columns: str) -> Iterator[tuple[int, ...]]:
-    """Yield rows of whole numbers, as `integers` has them; none if there is no such table or column."""
+    """Yield rows of whole numbers, as in `integers`; none if the table or a column is missing."""
     if set(columns) <= database.columns.get(table, frozenset()):
         found = integers(database, table, columns)
         yield from zip(*(found[name].tolist() for name in columns), strict=True)
 
 
 def texts(database: Database, table: str, column: str, *, where: str = "1") -> list[str | None]:
-    """Return a column of text in the same order as `integers` with the same `where`; None for what is not text."""
+    """Return a column of text in the same order as `integers` with the same `where`; None for other values."""
     rows = database.connection.execute(f'SELECT "{column}" FROM "{table}" WHERE {where}')
     return [value if isinstance(value, str) else None for (value,) in rows]
 
@@ -147,7 +148,7 @@ def _check_header(path: Path) -> None:
         raise UsageError(f"{path} is not a SQLite database: it does not begin as one.")
     page_bytes = int.from_bytes(header[16:18], "big")
     page_bytes = 65536 if page_bytes == 1 else page_bytes
-    # The number of pages is to be trusted only where both counters of changes agree.
+    # The number of pages is valid only if both counters of changes agree.
     expected = int.from_bytes(header[28:32], "big") * page_bytes if header[24:28] == header[92:96] else 0
     if len(header) < 100 or num_bytes < expected:
         raise UsageError(
@@ -168,7 +169,7 @@ def _columns(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
 
 
 def _check_integers(database: Database, table: str, columns: Sequence[str], where: str) -> None:
-    """Refuse other types: SQLite stores any in any column, and numpy would read "12" and 1.5 as integers silently."""
+    """Refuse other types: SQLite stores any type in any column, and numpy silently reads "12" and 1.5 as integers."""
     types = [f'typeof("{name}")' for name in columns]
     wrong = " OR ".join(f"{type_} NOT IN ('integer', 'null')" for type_ in types)
     row = database.connection.execute(

@@ -1,6 +1,6 @@
 """Snapshots of torch's caching allocator: each block of their history.
 
-The files are pickles from elsewhere; `plain_pickle` reads them without running anything of them.
+The files are pickles from elsewhere; `plain_pickle` reads them without running anything in them.
 """
 
 from dynotune.trace.snapshot.lives import Life, Lives, Range

@@ -1,7 +1,7 @@
 """The events that torch's caching allocator recorded, the blocks at their end, and the places of their stacks.
 
 The allocator logs an allocation and its release with the size that the program asked for, and a segment with its own
-(c10/cuda/CUDACachingAllocator.cpp).
+size (c10/cuda/CUDACachingAllocator.cpp).
 """
 
 from typing import Annotated, Any
@@ -14,16 +14,16 @@ from dynotune.schema.trace_summary import Place
 from dynotune.trace.facts.source_locations import is_of_library
 
 ADDRESS_MASK = (1 << 62) - 1
-"""Some devices' addresses have the highest bits set; without them they fit int64 and stay distinct."""
+"""Some devices' addresses have the highest bits set; without these bits they fit int64 and stay distinct."""
 
 MODULE_FILE = "<dynotune module>"
-"""File of the functions that the agent calls modules through; their name is the module's path."""
+"""File of the functions through which the agent calls modules; each is named by its module's path."""
 BLOCKS = {"alloc": 1, "free_completed": -1}
 SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
 
 class Event(msgspec.Struct):
-    """An entry of `device_traces`; one of "oom" has no address."""
+    """An entry of `device_traces`; an "oom" event has no address."""
 
     action: str
     size: Annotated[int, Meta(ge=0)] = 0
@@ -32,22 +32,22 @@ class Event(msgspec.Struct):
 
 
 class Stacks:
-    """Places of recorded stacks. Many events share one list, and each list is looked at once.
+    """Places of recorded stacks. Many events share one list of frames, and each list is examined once.
 
     Args:
-        name: of the file, for errors.
-        budget: number of frames that the file can hold at most.
+        name: name of the file, for errors.
+        budget: most frames that a file of this size can contain.
     """
 
     def __init__(self, name: str, budget: int) -> None:
         self._name, self._budget = name, budget
-        # The lists are kept with their answers: else another could get the id of one that is gone.
+        # The lists are kept with their results: otherwise another list could get the id of a deleted one.
         self._known: dict[int, tuple[Any, tuple[Place, str]]] = {}
 
     def look(self, frames: Any) -> tuple[Place, str]:
-        """Return the user's innermost function, else the innermost one of Python; "" if there is none.
+        """Return the user's innermost function, else the innermost Python function; "" if there is none.
 
-        And the path of the innermost module whose forward the stack is in, where the agent recorded it; else "".
+        The second value is the path of the innermost module whose forward the stack is in, or "" if not recorded.
         """
         if not frames:
             return Place(), ""
@@ -84,5 +84,5 @@ class Stacks:
 
 
 def printable(text: str) -> str:
-    """Return `text` without the halves of characters that a pickle can hold and JSON cannot."""
+    """Return `text` without halves of surrogate pairs, which a pickle can contain but JSON cannot."""
     return text.encode(errors="replace").decode()

@@ -1,8 +1,8 @@
-"""Each block of a history: what it holds, where it came from, from which event to which it lives, and in which segment.
+"""The life of each block in a history: its size, origin, first and last event, and segment.
 
-Sizes in a history are as the program asked. What the allocator made of them follows from the addresses: in the pool
-of large blocks a piece of up to 1 MiB is not split off, so a gap of that size belongs to the block before it; all other
-blocks are multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp).
+Sizes in a history are those that the program asked for. Addresses give the allocator's sizes: in the pool of large
+blocks a piece of up to 1 MiB is not split off, so a gap of that size belongs to the block before it; all other blocks
+are multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp).
 """
 
 from bisect import bisect_left, bisect_right
@@ -30,10 +30,10 @@ class Life:
     """One block from its allocation to its release.
 
     Args:
-        size: as the program asked.
-        born: number of its event among allocations and releases; -1 for one that is older than the history.
-        died: of its release; the number of all events where it outlives them.
-        module: path of the module in whose forward it was allocated; "" outside of one.
+        size: as the program asked for it.
+        born: number of its allocation among allocations and releases; -1 if the block is older than the history.
+        died: number of its release; the number of all events if the block outlives them.
+        module: path of the module in whose forward the block was allocated; "" outside of any module.
     """
 
     address: int
@@ -52,8 +52,8 @@ class Range:
     """Reserved memory: a segment.
 
     Args:
-        is_split: pieces of any multiple of 512 bytes are split off: small pool, or expandable.
-        is_private: of a pool of its own, as a CUDA graph's.
+        is_split: whether pieces of any multiple of 512 bytes are split off: small pool, or expandable.
+        is_private: whether the segment is in a private pool, such as a CUDA graph's.
     """
 
     address: int
@@ -67,10 +67,10 @@ class Lives:
     """The blocks of one device.
 
     Args:
-        num_events: allocations and releases in the history.
-        segment_events: of segments, as (number of block events before it, sign, range).
+        num_events: number of allocations and releases in the history.
+        segment_events: changes of segments, as (number of block events before it, sign, range).
         failures: allocations that failed, as (number of block events before it, bytes asked for, place).
-        unknown: why the history does not tell: then these are the blocks at the snapshot; "" where it does.
+        unknown: why the history is unusable, so that only the snapshot's own blocks are known; "" if it is usable.
     """
 
     device: int
@@ -83,7 +83,7 @@ class Lives:
     _private: list[tuple[int, int]] = field(default_factory=list)
 
     def peak(self, first: int = 0) -> int:
-        """Return the number of events after which most was live, from `first` on; blocks of private pools count."""
+        """Return the number of events, at least `first`, after which most memory is live, private pools included."""
         change = np.zeros(self.num_events + 2, dtype=np.int64)
         for life in self.lives:
             change[life.born + 1] += life.size
@@ -99,10 +99,10 @@ class Lives:
         return any(start <= life.address < start + size for start, size in self._private)
 
     def room(self, event: int) -> tuple[int, dict[TermName, int]]:
-        """Return bytes of reserved memory after `event` events, and of it what was not asked for.
+        """Return the bytes of reserved memory after `event` events, and the parts that the program did not ask for.
 
-        `rounding`: more than was asked for, in live blocks. `cache`: segments without any of these. `fragmentation`:
-        free between those of other segments. `graph-pools`: all of private pools; their blocks count nowhere else.
+        `rounding`: live blocks' bytes beyond the requested ones. `cache`: segments without live blocks.
+        `fragmentation`: free bytes of the others. `graph-pools`: all of private pools; their blocks count nowhere else.
         """
         blocks = sorted((life.address, life.size) for life in self.alive(event))
         starts = [address for address, _ in blocks]
@@ -124,7 +124,7 @@ class Lives:
         return sum(one.size for one in segments), room
 
     def _segments_at(self, event: int) -> list[Range]:
-        """Return segments after `event` events: those of the end, with what came later taken back."""
+        """Return segments after `event` events: those at the end, with later changes undone."""
         found = list(self.segments)
         for number, sign, one in reversed(self.segment_events):
             if number < event:
@@ -136,10 +136,10 @@ class Lives:
 def lives_of(
     device: int, events: Sequence[Event], held: Held, segments: list[Range], stacks: Stacks, *, is_sized: bool
 ) -> Lives:
-    """Return lives of all blocks; those of the snapshot alone if the history does not lead to them.
+    """Return the lives of all blocks; only the snapshot's own blocks if the history does not lead to them.
 
     Args:
-        held: blocks at the snapshot, and how large they are there; `is_sized`: it tells what was asked for in each.
+        held: the snapshot's blocks with their sizes; `is_sized`: whether the snapshot has the requested size of each.
     """
     private = sorted((one.address, one.size) for one in segments if one.is_private)
     unknown = _why_unknown(events, is_sized=is_sized)
@@ -172,9 +172,9 @@ def _why_unknown(events: Sequence[Event], *, is_sized: bool) -> str:
 def _followed(
     events: Sequence[Event], held: Held, stacks: Stacks
 ) -> tuple[list[Life], int, list[tuple[int, int, Range]]] | None:
-    """Return lives, their number of events, and events of segments; None if events do not lead to the blocks held."""
+    """Return lives, their number of events, and events of segments; None if events do not lead to the blocks `held`."""
     named = {(event.addr or 0) & ADDRESS_MASK for event in events if event.action in BLOCKS}
-    # A block that no event names was there all the time, so nothing was allocated in its place.
+    # A block without an event existed all the time, so nothing was allocated in its place.
     kept = sorted((one.address, one.address + size) for one, size in held if one.address not in named)
     starts = [start for start, _ in kept]
     born: dict[int, tuple[int, Event]] = {}

@@ -1,9 +1,9 @@
-"""Loads pickles that hold plain data: dicts, lists, strings, numbers, and tuples of integers. Nothing else.
+"""Load pickles of plain data: dicts, lists, strings, numbers, and tuples of integers. Nothing else.
 
-A pickle is a program for a stack machine (https://docs.python.org/3/library/pickletools.html). It is read once as
-bytes before the first instruction runs, and only instructions that can do nothing but build such data are let through.
-That also bounds what a hostile file can cost: no length reaches beyond the file, no tuple nests (hashing a deep one
-overflows the stack of C), and memory stays within some fifty times the file.
+A pickle is a program for a stack machine (https://docs.python.org/3/library/pickletools.html). Its bytes are checked
+once before the first instruction runs, and only instructions that can do nothing but build such data are accepted. This
+also bounds the cost of a hostile file: no length reaches beyond the file, no tuple nests (hashing a deep one overflows
+the stack of C), and memory stays within some fifty times the file.
 """
 
 import io
@@ -18,17 +18,17 @@ _PROTOCOLS = range(2, 6)
 _RUN = 4096
 # Bytes of the length that precedes each kind of string.
 _STRINGS = {ord("X"): 4, 0x8C: 1, 0x8D: 8}  # BINUNICODE, SHORT_BINUNICODE, BINUNICODE8
-# And of the arguments of the other instructions that are let through; LONG1 tells how many more follow.
+# Bytes of the arguments of the other accepted instructions; LONG1's argument is the number of further bytes.
 _ARGUMENTS = {ord(code): width for code, width in zip("KMJGqhjr", (1, 2, 4, 8, 1, 1, 4, 4), strict=True)} | {0x95: 8}
 _LONG1 = 0x8A
 _STOP = ord(".")
-# A container takes some sixty bytes of memory and at least one of the file; torch spends more than thirty on each.
+# A container takes some sixty bytes of memory and at least one byte of the file; torch uses more than thirty for each.
 _BYTES_PER_CONTAINER = 8
 _INTEGER = rb"(?:K.|M..|J.{4}|\x8a(?:%s))" % b"|".join(rb"\x%02x.{%d}" % (size, size) for size in range(10))
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickler of plain data: the check has refused all that comes here already."""
+    """Unpickler of plain data; the check has already refused any calls of these methods."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise pickle.UnpicklingError(f"{module_name}.{global_name} is no plain data")
@@ -38,10 +38,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load(raw: bytes, *, name: str) -> object:
-    """Load the data that the pickle `raw` holds; `name` stands in errors.
+    """Load the data of the pickle `raw`; errors mention `name`.
 
     Raises:
-        UsageError: not a pickle, damaged, or one that is more than plain data. Then nothing of it has run.
+        UsageError: not a pickle, damaged, or more than plain data. Then nothing of it has run.
     """
     end = _check(raw, name)
     try:
@@ -57,7 +57,7 @@ def _check(raw: bytes, name: str) -> int:
     """Return the number of bytes up to the end of the pickle, all of whose instructions are harmless.
 
     Raises:
-        UsageError: some are not.
+        UsageError: some instructions are not harmless.
     """
     if len(raw) < 2 or raw[0] != 0x80 or raw[1] not in _PROTOCOLS:
         raise UsageError(
@@ -65,7 +65,7 @@ def _check(raw: bytes, name: str) -> int:
             hint="Write it with torch.cuda.memory._dump_snapshot(path).",
         )
     if raw.count(b"}") + raw.count(b"]") > len(raw) // _BYTES_PER_CONTAINER + 64:
-        raise UsageError(f"{name} holds more containers than data of its size can fill; nothing was loaded.")
+        raise UsageError(f"{name} has more containers than data of its size can fill; nothing was loaded.")
     harmless = _harmless(len(raw))
     at = 2
     while True:
@@ -93,8 +93,8 @@ def _num_argument_bytes(raw: bytes, at: int) -> int:
 
 
 def _harmless(num_bytes: int) -> re.Pattern[bytes]:
-    """Return matches up to `_RUN` instructions other than strings that build plain data in a pickle of that size."""
-    # LONG_BINPUT makes room for as many objects as its number says: no more than there are bytes.
+    """Return a pattern of up to `_RUN` instructions, except strings, that build plain data in a pickle of that size."""
+    # LONG_BINPUT makes room for as many objects as its argument, so that is limited to the number of bytes.
     high = [num_bytes >> shift for shift in (8, 16, 24)]
     slots = b"".join(rb"[\x00-\x%02x]" % min(most, 0xFF) for most in high)
     instructions = (

@@ -1,6 +1,6 @@
-"""Reads snapshots of torch's caching allocator (`torch.cuda.memory._dump_snapshot`) block by block.
+"""Read snapshots of torch's caching allocator (`torch.cuda.memory._dump_snapshot`) block by block.
 
-Their structure stands in the docstring of `torch.cuda.memory._snapshot`. Nothing of the pickle is run, see
+The docstring of `torch.cuda.memory._snapshot` defines their structure. Nothing in the pickle is run, see
 `plain_pickle`.
 """
 
@@ -54,7 +54,7 @@ def load_snapshot(path: Path, *, limit_bytes: int) -> dict[int, Lives]:
         limit_bytes: larger files are refused. A hostile file can take some fifty times its size in memory.
 
     Raises:
-        UsageError: cannot be read, too large, not a pickle, more than plain data, or not a snapshot.
+        UsageError: the file cannot be read, is too large, not a pickle, more than plain data, or not a snapshot.
     """
     raw = _bytes_of(path, limit_bytes)
     snapshot = _convert(plain_pickle.load(raw, name=str(path)), path, num_bytes=len(raw))
@@ -103,12 +103,12 @@ def _bytes_of(path: Path, limit_bytes: int) -> bytes:
 
 
 def _convert(data: object, path: Path, *, num_bytes: int) -> _Snapshot:
-    """Return `data` as a snapshot; a bare list is one of segments alone, `torch.cuda.memory_snapshot()`."""
+    """Return `data` as a snapshot; a bare list has only segments, as from `torch.cuda.memory_snapshot()`."""
     if isinstance(data, list):
         data = {"segments": data}
     if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
         raise UsageError(f"{path} is a pickle, but no memory snapshot: it has no list of segments.", hint=_WRITE)
-    # A list can stand in many places and take two bytes in each.
+    # A list can occur in many places, each of which takes only two bytes.
     traces = data.get("device_traces")
     parts = list(traces) if isinstance(traces, list) else []
     parts += [part.get("blocks") for part in data["segments"] if isinstance(part, dict)]
@@ -121,7 +121,7 @@ def _convert(data: object, path: Path, *, num_bytes: int) -> _Snapshot:
 
 
 def _held(segment: _Segment, stacks: Stacks) -> list[tuple[Life, int]]:
-    """Return active blocks with sizes. Before torch 2.2 they had no address of their own; they follow one another."""
+    """Return active blocks with sizes. Before torch 2.2 blocks had no address of their own; they follow one another."""
     found, address = [], segment.address
     for block in segment.blocks:
         start = address if block.address is None else block.address

@@ -1,6 +1,6 @@
-"""The what-if engine: a timeline as it would have been without a cause, or under another condition.
+"""The what-if engine: replay a timeline as it would have been without a cause, or under another condition.
 
-A prediction is checked by a comparison, never here.
+Only a comparison of runs checks a prediction, never this room.
 """
 
 from dynotune.trace.what_if.engine import DEVICE, HOST, retimed, savings

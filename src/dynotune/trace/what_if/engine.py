@@ -1,8 +1,8 @@
-"""A recorded timeline as it would have been with a host that is not held up by the recorder.
+"""Replay a recorded timeline as it would have been if the recorder had not slowed the host.
 
-The host's own time shrinks by one factor until a step takes what it takes unrecorded. What the device does keeps its
-length and its order, and starts when it is queued or what it waited for has ended; so waits of the host for the device
-follow. Defined in docs/reference/diagnosis.md.
+The host's own time shrinks by one factor until a step is as long as an unrecorded step. The device's work keeps its
+length and its order, and starts when it is queued or when the work that it waited for has ended; the host's waits for
+the device follow from that. Defined in docs/reference/diagnosis.md.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from dynotune.trace.facts.steps import named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, DeviceSpans, HostKind, Ints, Timeline, in_order, taken
 
 MOST_SLOWED = 30.0
-"""No recorder makes a host slower than this; a step that needs more is short for another reason."""
+"""Most that any recorder slows a host; a step that needs more is short for another reason."""
 NUM_HALVINGS = 12
 PLATEAU = 1.01
-"""A device that works all the time does not get faster with the host: within this of its least it counts as there."""
+"""A faster host does not speed up a fully busy device: a step within this factor of its shortest counts as shortest."""
 READY_NS = 20_000
-"""A kernel that starts so soon after its launch waited for its latency, not for other work."""
+"""A kernel that starts this soon after its launch waited only for launch latency, not for other work."""
 ENDED_NS = 5_000
-"""A wait returns at most so much before the clock of the device says that the work has ended."""
+"""A wait returns at most this long before the work's end on the device's clock."""
 ALL_LAUNCHES_WAIT = 0.9
-"""Of the kernels, those that ended before their launch returned: CUDA_LAUNCH_BLOCKING is on."""
+"""Share of kernels that ended before their launch returned: above this, CUDA_LAUNCH_BLOCKING is on."""
 LATENCY_NS = 5_000
-"""Of a launch into an idle queue, where the trace shows no case of it."""
+"""Latency of a launch into an idle queue, if the trace contains no such launch."""
 
 MADE = "create-on-cpu-then-move"
 WITHOUT = ("sync-per-step", "h2d-blocking", "loader-bound", "pin-in-hot-loop", MADE)
-"""Causes that the timeline can be run again without: waits for the device, for copies to it and for the loader,
-pinning, and tensors that are made on the host, with their copies."""
+"""Causes that a replay can leave out: waits for the device, for copies to it and for the loader, pinning, and tensors
+that are made on the host, with their copies."""
 
 DEVICE, HOST = "device", "host"
-"""What the device computes and copies, and the host's own time: the timeline is run again with none of it."""
+"""A replay can also leave out all that the device computes and copies, or all of the host's own time."""
 
 _LAUNCH, _WAIT, _LOADER = 0, 1, 2
 _PINS = re.compile(r"aten::(_pin_memory|pin_memory)$")
@@ -50,13 +50,13 @@ _PINS = re.compile(r"aten::(_pin_memory|pin_memory)$")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """Change under which the timeline is run again.
+    """Change under which the timeline is replayed.
 
     Args:
         without: one of `WITHOUT`, `DEVICE` or `HOST`.
-        lengths: of each row of the device's table, by how much its length is multiplied; None for 1.
-        host: spans in which the host's own time is multiplied by the second value; disjoint.
-        loader: waits for the loader are multiplied by it.
+        lengths: factor for the length of each row of the device's table; None for 1.
+        host: disjoint spans in which the host's own time is multiplied by the second value.
+        loader: factor for waits for the loader.
     """
 
     without: str = ""
@@ -70,14 +70,14 @@ NOTHING = Change()
 
 @dataclass(slots=True)
 class _Anchor:
-    """A moment of the host that is tied to the device or to the loader; between them its own time passes.
+    """A moment of the host that is tied to the device or to the loader; between anchors the host's own time passes.
 
     Args:
-        items: of the device, queued here.
-        awaited: item that a wait waits for; UNKNOWN for none.
-        after_ns: what a wait takes once that has ended; below 0 where it returns before, as copies of pageable memory
-            do.
-        cause: which of `WITHOUT` a wait is.
+        items: items of the device that are queued here.
+        awaited: item that the host waits for; UNKNOWN for none.
+        after_ns: nanoseconds that the wait goes on after this item's end; negative if it returns earlier, as copies of
+            pageable memory do.
+        cause: the cause of the wait, one of `WITHOUT`.
     """
 
     start_ns: int
@@ -91,11 +91,11 @@ class _Anchor:
 
 @dataclass(slots=True)
 class _Item:
-    """Work of the device.
+    """One piece of the device's work.
 
     Args:
-        before: the item before it on its stream; `held_by`: that which it waited for; UNKNOWN for none.
-        lag_ns: from its launch, or from the end of what held it, to its start.
+        before: the item before it on its stream; `held_by`: the item that it waited for; UNKNOWN for none.
+        lag_ns: from its launch, or from the end of the item that it waited for, to its start.
     """
 
     length_ns: int
@@ -106,13 +106,13 @@ class _Item:
 
 
 def retimed(timeline: Timeline, step_s: float, wait_s: float | None) -> tuple[Timeline, float]:
-    """Return the timeline with a host faster by the second value, so that a step takes `step_s`.
+    """Return the timeline with the host sped up so that a step takes `step_s`, and the factor of this speed-up.
 
     Args:
-        wait_s: what a step waits for its loader, unrecorded; None to leave these waits as they are.
+        wait_s: seconds that an unrecorded step waits for its loader; None to leave these waits as they are.
 
     Returns:
-        The timeline as it is, and 1, where it has no steps or no launches, or is as short already.
+        The unchanged timeline and 1 if it has no steps or no launches, or its steps are already as short.
     """
     if (again := replay(timeline, wait_s)) is None:
         return timeline, 1.0
@@ -127,13 +127,13 @@ def retimed(timeline: Timeline, step_s: float, wait_s: float | None) -> tuple[Ti
 
 
 def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, float]:
-    """Return a step's savings without each of `WITHOUT`, without `DEVICE` and without `HOST`, as a share of it.
+    """Return the share of a step that is saved without each cause of `WITHOUT`, without `DEVICE` and without `HOST`.
 
-    More than the idle time that directly follows a wait: what the host does after it is no longer behind the device.
-    And less than all of the device's time, where the host sets the pace, or the loader.
+    The saving can exceed the idle time right after a wait, because the host's later work then overlaps the device's. It
+    can be less than all of the device's time, if the host or the loader sets the pace.
 
     Args:
-        wait_s, faster: as for `retimed`, and as it tells.
+        wait_s, faster: as for `retimed`, and as it returns.
     """
     if (again := replay(timeline, wait_s, faster)) is None:
         return {}
@@ -143,10 +143,10 @@ def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str
 
 
 def replay(timeline: Timeline, wait_s: float | None, faster: float = 1.0) -> Replay | None:
-    """Return the timeline, to be run again under changes; None if it has no steps or no launches.
+    """Return the timeline, prepared for replays under changes; None if it has no steps or no launches.
 
     Args:
-        wait_s, faster: as for `retimed`, and as it tells.
+        wait_s, faster: as for `retimed`, and as it returns.
     """
     found = steps.find(timeline)
     if len(found) < 2 or launching_thread(timeline) == UNKNOWN:
@@ -155,10 +155,10 @@ def replay(timeline: Timeline, wait_s: float | None, faster: float = 1.0) -> Rep
 
 
 class Replay:
-    """The host's anchors and the device's items, to be run again at any speed of the host.
+    """The host's anchors and the device's items, to be replayed at any speed of the host.
 
     Args:
-        faster: the host's speed where no other is given.
+        faster: default speed of the host.
     """
 
     def __init__(self, timeline: Timeline, found: steps.Steps, wait_s: float | None, faster: float) -> None:
@@ -188,21 +188,21 @@ class Replay:
         return len(self._own_work.get(cause, ())) > 0 or any(anchor.cause == cause for anchor in self._anchors)
 
     def saved(self, change: Change, faster: float | None = None) -> float:
-        """Return the share of a step that is saved under a change; below 0 if it takes longer.
+        """Return the share of a step that is saved under a change; below 0 if the step takes longer.
 
         Args:
-            faster: the host's speed under it, if another than the timeline's own.
+            faster: speed of the host under the change; None for the default.
         """
         if self._step_ns is None:
             self._step_ns = self.step_ns(self._faster)
         return 1 - self.step_ns(faster or self._faster, change) / self._step_ns
 
     def is_paced_by_device(self, faster: float) -> bool:
-        """Tell whether a host as fast as that would change nothing: then a step does not tell how fast it is."""
+        """Tell whether a host of this speed would not shorten a step, whose length then does not show that speed."""
         return self.saved(NOTHING, max(faster, self._faster)) < PLATEAU - 1
 
     def step_ns(self, faster: float, change: Change = NOTHING) -> float:
-        """Return what a step takes at that speed, once host and device are in their stride."""
+        """Return the nanoseconds of a step at that speed, after host and device have reached a steady state."""
         old, new, _, end = self._run(faster, change)
         host = np.interp(self._steps.end_ns, old, new)
         num = len(host) - 1
@@ -216,7 +216,7 @@ class Replay:
     def timeline(self, faster: float) -> Timeline:
         old, new, start, end = self._run(faster, NOTHING)
         host, device = self._timeline.host, self._timeline.device
-        # What lies before the first step stays where it is.
+        # Moments before the first step stay where they are.
         begin, ended = (
             np.rint(np.where(times < old[0], times, np.interp(times, old, new))).astype(np.int64)
             for times in (host.start_ns, host.end_ns)
@@ -235,7 +235,7 @@ class Replay:
         )
 
     def _gaps_before_anchors(self) -> tuple[Ints, Ints]:
-        """Return for each anchor from when to when the host's own time before it passes; none before a nested one."""
+        """Return from when to when the host's own time before each anchor passes; none before a nested anchor."""
         was, starts, ends = self._begin_ns, [], []
         for anchor in self._anchors:
             begin = was if anchor.end_ns < was else max(anchor.start_ns, was)
@@ -267,12 +267,12 @@ class Replay:
         return lengths.tolist()  # type: ignore[no-any-return]
 
     def _run(self, faster: float, change: Change) -> tuple[Ints, NDArray[np.float64], list[float], list[float]]:
-        """Return moments of the host in the recording and now, and when each item starts and ends now."""
+        """Return moments of the host in the recording and the replay, and each item's start and end in the replay."""
         without, scale = change.without, self._loader_scale * change.loader
         spared = self._copies_of_made() if without == MADE else frozenset[int]()
         lengths, own_ns = self._lengths_ns(change, spared), self._own_ns(faster, change)
         after = 0.0 if without == HOST else 1 / faster
-        # What was queued before the first step stays where it is.
+        # Items that were queued before the first step stay where they are.
         start, end = (times.astype(np.float64).tolist() for times in self._recorded)
         was, now = self._begin_ns, float(self._begin_ns)
         old, new = [was], [now]
@@ -309,7 +309,7 @@ class Replay:
             start[index], end[index] = ready, ready + lengths[index]
 
     def _items_of(self, device: DeviceSpans) -> list[_Item]:
-        """Return all that the device ran, with what each piece waited for."""
+        """Return all items of the device, with the item that each waited for."""
         host_end = self._timeline.host.end_ns
         last: dict[tuple[int, int], int] = {}
         found = []
@@ -325,7 +325,7 @@ class Replay:
             held = UNKNOWN
             if start - queued > READY_NS or (before != UNKNOWN and int(device.end_ns[before]) > queued):
                 at = bisect_right(self._ends, start) - 1
-                # What had ended before this was queued held up nothing.
+                # An item that ended before this one was queued did not delay it.
                 if at >= 0 and self._ends[at] > queued and self._by_end[at] != index:
                     held = self._by_end[at]
             lag = start - (int(device.end_ns[held]) if held != UNKNOWN else queued)
@@ -339,7 +339,7 @@ class Replay:
         alone = []
         for index, launch in enumerate(device.launch.tolist()):
             if launch == UNKNOWN:
-                # What stands before all that has a launch was queued before the recording, and stays where it is.
+                # Items before all those with a launch were queued before the recording, and stay where they are.
                 if not queued:
                     continue
                 at = int(device.start_ns[index])
@@ -365,7 +365,7 @@ class Replay:
         return _Anchor(start, stop, _WAIT, items, awaited, stop - ended, cause)
 
     def _last_before(self, start: int, stop: int) -> int:
-        """Return the item that ended last by `stop`, of those that were queued by `start`."""
+        """Return the item that ended last by `stop`, among those that were queued by `start`."""
         host, device = self._timeline.host, self._timeline.device
         at = bisect_right(self._ends, stop + ENDED_NS) - 1
         while at >= 0:
@@ -377,7 +377,7 @@ class Replay:
         return UNKNOWN
 
     def _copies_of_made(self) -> frozenset[int]:
-        """Return items that copy what was made on the host."""
+        """Return items that copy tensors made on the host."""
         launch = self._timeline.device.launch
         at = self._timeline.host.start_ns[launch]
         inside = (launch != UNKNOWN) & (intervals.covered(self._copying, at, at + 1) > 0)
@@ -391,7 +391,7 @@ class Replay:
         return np.unique(self._timeline.host.thread[launch[launch != UNKNOWN]])
 
     def _loaders(self) -> list[_Anchor]:
-        """Return waits for the loader on the thread that the steps run on, within them."""
+        """Return waits for the loader within the steps, on the thread that makes the steps."""
         host = self._timeline.host
         rows = loader_spans(self._timeline)
         rows = rows[host.thread[rows] == working_thread(self._timeline)]
@@ -402,9 +402,9 @@ class Replay:
 
 
 def _synchronous(timeline: Timeline) -> set[int]:
-    """Return calls that return after their queued work ended, or, as copies of pageable memory, long began.
+    """Return calls that return after their queued work has ended, or, as with copies of pageable memory, long begun.
 
-    A short kernel may end before its launch returns, and nobody has waited for it: launches wait all or none.
+    A short kernel may end before its launch returns although the host did not wait for it: launches wait all or none.
     """
     host, device = timeline.host, timeline.device
     rows = np.flatnonzero(device.launch != UNKNOWN)

@@ -1,10 +1,10 @@
-"""What a setting would save of a step, as a range: the timeline run again with what the setting changes.
+"""Predict the saving of a setting as a range: replay the timeline with the setting's effect.
 
-A setting changes how long some of the device's work takes and how much of the host's own time is left. Both are ranges:
-the most is what hardware and compiler allow, the least what small or memory-bound work shows of it. Where the host sets
-the pace, faster kernels save nothing, and the other way round; that is what running it again tells.
+A setting changes how long some of the device's work takes and how much of the host's own time remains. Both are ranges:
+the most that hardware and compiler allow, and the least that small or memory-bound work gains. If the host sets the
+pace, faster kernels save nothing, and vice versa; the replay shows this.
 
-What compiling saves is not predicted: it was measured twice, and lay above the range and far below it.
+The saving of compiling is not predicted: of two measurements, one was above the range and one far below it.
 """
 
 import re
@@ -28,22 +28,22 @@ Factors = NDArray[np.float64]
 
 
 class Range(NamedTuple):
-    """Factors of a time: where the setting helps most, and least."""
+    """Factors of a time: the most helpful and the least helpful case of a setting."""
 
     most: float
     least: float
 
 
-# Peaks of Hopper's data sheet are 1 : 7 : 15 for float32, TF32 and half types without sparsity; what a product of a few
-# hundred rows reaches is bound by memory, half types then halve the bytes.
+# Peaks of Hopper's data sheet are 1 : 7 : 15 for float32, TF32 and half types without sparsity; a product of a few
+# hundred rows is bound by memory, where half types halve the bytes.
 TF32_OF_FP32 = Range(0.17, 0.5)
 HALF_OF_FP32 = Range(0.09, 0.35)
 HALF_OF_TF32 = Range(0.45, 0.8)
 HALF_OF_POINTWISE = Range(0.55, 1.1)
 """Autocast keeps sums and norms in float32, and adds conversions."""
 CASTS = Range(0.7, 2.0)
-"""Operators that autocast adds to each product: conversions of inputs, weights and gradients. A weight's is kept until
-the region ends, and none is needed between two products."""
+"""Operators that autocast adds per product: conversions of inputs, weights and gradients. A converted weight is kept
+until the region ends, and consecutive products need no conversion in between."""
 LAYOUT = Range(0.0, 0.3)
 NHWC_CONVOLUTION = Range(0.6, 1.0)
 FUSED_OPTIMIZER_HOST = Range(0.05, 0.35)
@@ -51,10 +51,10 @@ FUSED_OPTIMIZER = Range(0.3, 0.85)
 PINNED_COPY = Range(0.25, 0.6)
 """Pageable copies go through a staging buffer of the driver."""
 WAIT = Range(0.0, 0.5)
-"""Of the wait for a loader that gets as many workers as keep up, if each is as fast as those it has."""
+"""The part that is left of the wait for a loader, with enough workers, each as fast as the present ones."""
 RECORDED = Range(2.8, 1.7)
-"""By which a host is faster without the recorder and its stacks, where the program does not tell: the quarter-points of
-21 unseen programs that the recorder slowed by more than half."""
+"""How much faster a host is without the recorder and its stacks, if the program does not show it: the quartiles of 21
+unseen programs that the recorder slowed by more than half."""
 
 _PRODUCTS = tuple(CLASSES.index(name) for name in ("matmul", "convolution"))
 _POINTWISE = tuple(CLASSES.index(name) for name in COMPILED)
@@ -63,13 +63,13 @@ _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
 
 
 def predictions(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, Predicted]:
-    """Return what settings would save, by setting as written, or by its knob if any value of it that suffices would;
-    those that change nothing of this timeline are left out.
+    """Return savings by setting as written, or by its knob if they hold for any sufficient value; settings without an
+    effect on this timeline are left out.
 
-    Whether the program has a setting already, or stands it, is not asked here.
+    Whether the program already has a setting, or works with it, is not checked here.
 
     Args:
-        wait_s, faster: as for `engine.retimed`, and as it tells.
+        wait_s, faster: as for `engine.retimed`, and as it returns.
     """
     again = replay(timeline, wait_s, faster)
     if again is None:
@@ -114,7 +114,7 @@ class _Parts:
         return told_by_name(self.timeline.names, self.timeline.device.name, tell)
 
     def model(self) -> intervals.Set:
-        """Return where a model's own code runs, forwards and backwards, on any thread, but for optimizers' updates."""
+        """Return when a model's own code runs, forward and backward, on any thread, without optimizers' updates."""
         host = self.timeline.host
         modules = named(self.timeline, MODULE, HostKind.PYTHON)
         rows = np.append(modules, named(self.timeline, _BACKWARD, HostKind.OPERATOR))
@@ -123,7 +123,7 @@ class _Parts:
         return intervals.difference(intervals.union_of(host, rows), self.optimizer)
 
     def cast(self) -> tuple[intervals.Set, Range]:
-        """Return the model's code, and by how much autocast's conversions lengthen its host time."""
+        """Return when the model's code runs, and the factor by which autocast's conversions lengthen its host time."""
         kernels = (self.timeline.device.kind == DeviceKind.KERNEL) & ~self.of_optimizer
         products = (self.fp32_products | self.tf32_products) & ~self.of_optimizer
         share = float(products.sum() / max(1, kernels.sum()))
@@ -145,7 +145,7 @@ def _both(
     host: tuple[intervals.Set, Range] | None = None,
     without: str = "",
 ) -> Changes:
-    """Return the change where it helps most, and least; None if nothing of it is in the timeline."""
+    """Return the most and least helpful change; None if the timeline has nothing that it applies to."""
     if not any(rows.any() for rows, _ in of_device) and host is None and not without:
         return None
 

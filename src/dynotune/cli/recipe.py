@@ -133,10 +133,11 @@ def _command(context: typer.Context, found: Recipe, file: Path, run: RunSpec) ->
 def _checked(found: Recipe, file: Path, typed: list[Setting]) -> Checked:
     """Part the recipe's settings into those that may be applied and the others, which are said on stderr."""
     from dynotune.recipes import checking
+    from dynotune.report import console
 
     checked = checking.settings(found, str(file), typed)
     for line in checking.not_applied(checked.left_out, str(file)):
-        answers.say(line)
+        console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True)
     return checked
 
 

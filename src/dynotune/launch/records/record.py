@@ -31,8 +31,7 @@ NUM_STEPS_BEFORE = 30
 
 COMPILED, ALLOCATED, EPOCH, GARBAGE = 1, 2, 4, 8
 """Bits of a step's flags: something was compiled; device memory was allocated; a loader was started; Python collected
-the oldest generation of garbage, or collected for longer than a millisecond.
-"""
+the oldest generation of garbage, or collected for longer than a millisecond."""
 
 
 class Step(msgspec.Struct, frozen=True):

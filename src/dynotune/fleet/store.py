@@ -135,8 +135,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
         def do(statement: str, **values: object) -> sa.CursorResult[Any]:
             text = sa.text(statement.replace("{alive}", _ALIVE).replace("{now}", _NOW[self._engine.name]))
-            # Right after an outage no worker could send a heartbeat, and a worker that runs a block has results to
-            # write.
+            # Right after an outage no worker could send a heartbeat, and workers with a block have results to write.
             is_sure = time.monotonic() - self._lost_s > self._lease_s
             known = {"me": self.me, "study": self._study, "lease_s": self._lease_s if is_sure else 1e12, **values}
             return connection.execute(text, {name: known[name] for name in text.compile().params})

@@ -3,8 +3,8 @@
 `writing` makes a recipe from a study. `checking` decides which settings a recipe may apply, and compares machines.
 `verify` compares a recipe's claim with a new comparison. `export` writes each setting in the form another tool takes.
 
-`schema.recipe` defines the struct. `search` decides which settings are proved. `report.export` writes the texts for
-shells and containers.
+`schema.recipe` defines the struct. `search` decides which settings are proved. `report.export` writes texts for shells
+and containers.
 """
 
 from typing import TYPE_CHECKING

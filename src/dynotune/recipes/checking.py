@@ -41,8 +41,7 @@ class Differs(msgspec.Struct, frozen=True):
     """Describe a difference between this machine and the machine where a recipe was proved.
 
     Args:
-        proved: value on the machine of the proof; "" if the recipe does not give it. `here`: value here; "" if there is
-            none.
+        proved: value on the machine of the proof; "" if not in the recipe. `here`: value here; "" if there is none.
     """
 
     what: str

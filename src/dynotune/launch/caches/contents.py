@@ -32,8 +32,7 @@ VARIABLES: dict[str, CacheName] = {
     "PYTORCH_KERNEL_CACHE_PATH": "jiterator",
 }
 # Locks, and temporary files that are renamed once they are complete: inductor's (.PID.THREAD.tmp), Triton's
-# (tmp.pid_…), filelock's, the jiterator's (KEY_tmp_PID), torch's own (.tmp). Folders: theirs, tempfile's, and those of
-# our packs.
+# (tmp.pid_…), filelock's, the jiterator's (KEY_tmp_PID), torch's own (.tmp). Folders: theirs, tempfile's, our packs'.
 _PASSING = re.compile(r".*\.lock|lock|.*\.tmp|.*\.partial|tmp\.pid_.*|\.nfs.*|.*_tmp_\d+|\.dynotune-.*")
 _PASSING_FOLDERS = re.compile(r"locks|tmp\.pid_.*|\.dynotune-.*|dt-[0-9a-f]{16}|tmp[a-z0-9_]{8}|tmp\.[0-9a-f-]{36}")
 # torch also writes this file when it caches nothing, so the file does not show that something was compiled.

@@ -115,8 +115,7 @@ def unpack(
 
     Raises:
         RecordError: the pack is damaged or hostile; no file was put into a cache.
-        CannotRunHere: the disk is full, a cache is not writable or belongs to another user, or Python lacks tar
-            filters.
+        CannotRunHere: a full disk, a cache that is not writable or another user's, or a Python without tar filters.
     """
     if not hasattr(tarfile, "data_filter"):
         raise CannotRunHere("This Python unpacks archives without a filter.", hint="Use one from Python 3.11.4 on.")

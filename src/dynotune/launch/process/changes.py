@@ -84,8 +84,7 @@ def scan(root: Path, *, skip: Iterable[Path] = (), most: int = MOST_ENTRIES) -> 
 def between(before: Snapshot, after: Snapshot) -> Changes:
     """Return the changes between two walks of one directory.
 
-    A name counts as created or deleted only if the other walk listed its folder completely, or if that folder itself
-    was created or deleted.
+    A name counts as created or deleted only if the other walk listed its folder completely, or lacks that folder.
     """
     old, new = before.entries, after.entries
     return Changes(

@@ -182,8 +182,7 @@ class Launched:
         """Return how the command ended once all of its processes have ended, and None before.
 
         Raises:
-            CannotRunHere: the supervisor was killed (then everything is ended), or one of the processes cannot be
-                ended.
+            CannotRunHere: the supervisor was killed (then everything is ended), or a process cannot be ended.
         """
         if self._exit is None:
             for message in self._messages.take():

@@ -23,8 +23,7 @@ _ROOM_BYTES = 1 << 16
 _SEARCHED_LINES = 500
 _TRACEBACK = "Traceback (most recent call last)"
 _ASIDE = ("Exception in thread", "Exception ignored")
-# torchrun writes the first prefix before each line of a rank's traceback. The second prefix says only that a rank had a
-# traceback.
+# torchrun writes the first prefix before each line of a rank's traceback. The second says only that a rank had one.
 _OF_RANK, _RANK_FAILED = re.compile(r"^\[rank\d+\]: ?"), "ChildFailedError"
 _MOST_HELD = 16
 _held: list[int] = []

@@ -48,8 +48,7 @@ def available(cwd: Path, run_dir: Path) -> str | None:
 class Seed(NamedTuple):
     """Differences between a view and the folder that the view covers.
 
-    `root`: covered folder, which contains the command's working directory. The other fields are those of
-    `overlay.View`.
+    `root`: covered folder, which contains the working directory. The other fields are those of `overlay.View`.
     """
 
     root: Path

@@ -21,8 +21,7 @@ def with_loading(
 ) -> list[Loader]:
     """Return the loaders of process `pid` with their batches' costs from `begin_s` to `end_s` (CLOCK_MONOTONIC).
 
-    `records`: records of all processes of the run, since each worker has its own. Raises RecordError: an event is
-    incomplete.
+    `records`: of all processes, since each worker has its own. Raises RecordError: an event is incomplete.
     """
     try:
         groups: dict[_Key, list[_Events]] = {}

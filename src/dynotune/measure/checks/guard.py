@@ -98,8 +98,7 @@ class Own(msgspec.Struct, kw_only=True):
 class Guard(msgspec.Struct, frozen=True):
     """Make runs of one command, each in a folder below `folder`, limited to `limit_s` unless the run has a limit.
 
-    All methods raise CommandFailed and CannotRunHere, as `run_settings` does. `made`: runs that `ahead` has made, by
-    name.
+    All methods raise CommandFailed and CannotRunHere, as `run_settings` does. `made`: runs from `ahead`, by name.
     """
 
     run: RunSpec
@@ -137,8 +136,8 @@ class Guard(msgspec.Struct, frozen=True):
     def ahead(self, own: Own, asked: Sequence[Asked], roundings: Sequence[float]) -> None:
         """Make runs, and the runs of `refer`, concurrently if memory allows; none of them is timed.
 
-        `computed` finds these runs. It repeats a run that failed beside others alone, since a lack of memory or a port
-        conflict may be the cause.
+        `computed` finds these runs. It repeats a run that failed beside others alone, as memory or a port may be the
+        cause.
         """
         if not isinstance(own.reference, Unknown) and not any(one.draws for one in own.first):
             exact = [("guard-float64", (), {"reference": "float64"})] * (own.reference is None)

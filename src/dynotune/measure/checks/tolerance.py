@@ -1,8 +1,7 @@
 """State how much rounding a setting of effect `numerics` may cause, and the differences allowed without a reference.
 
 A change of rounding changes results slightly; the tolerances give the limit of what rounding explains. Defects (a wrong
-kernel, an unsupported layout, gradients that underflow) change results by tens of per cent, or make them no number at
-all.
+kernel, an unsupported layout, gradients that underflow) change results by tens of per cent or to NaN.
 """
 
 import tomllib

@@ -22,10 +22,8 @@ def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
 
     - `throughput`: wall time of the window per sample or step, in seconds.
     - `latency-p99`: 99th percentile of the window's single steps, each synchronised, of the slowest rank; seconds.
-    - `time-to-first-step`: seconds from the launch to the end of the slowest rank's first step, or to the line of
-      output that was waited for.
-    - `memory`: sum of the allocators' peaks over all devices of all ranks; without a device, the peak of the whole
-      process tree.
+    - `time-to-first-step`: seconds from launch to the end of the slowest rank's first step, or to the awaited line.
+    - `memory`: sum of the allocators' peaks over all devices of all ranks; without a device, the process tree's peak.
     - `energy`: joules that the used GPUs took in the window, per sample or step.
 
     Args:

@@ -95,8 +95,7 @@ def judge(
         error: rate of calling a setting without effect `faster` or `slower`, over all looks together.
         precision: go on until the interval is as narrow as this share of a shown difference, while pairs are left.
         ended: the time is up, and no more pairs will come. The pairs since the last look are judged at the level of the
-            next look. They are more correlated with earlier looks than that look would be, so they do not pass more
-            often by chance.
+            next look. They are more correlated with earlier looks than that look is, so chance passes no more often.
 
     Raises:
         UsageError: `margin` or `max_pairs` is out of range.

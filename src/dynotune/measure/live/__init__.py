@@ -2,11 +2,9 @@
 
 `TaskRunner` keeps a live run and gives it tasks. `arm_run` runs settings in fresh processes. `pilot` plans a window
 from a first run. `placement` places a task at a step that all ranks reach. `recording` records traces. `switching`
-compares candidates within the live run. `lanes` runs fresh processes side by side. `machine_lock` waits until no other
-dynotune measures.
+compares candidates within the live run. `lanes` runs fresh processes side by side. `machine_lock` reserves the machine.
 
-A live run uses `launch` for the process tree and its records, and `probe` for samples beside it. `measure.comparison`
-gives the verdicts.
+A live run uses `launch` for processes and records, and `probe` for samples. `measure.comparison` gives the verdicts.
 """
 
 from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible, run_settings

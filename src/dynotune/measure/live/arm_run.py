@@ -92,8 +92,7 @@ def run_settings(
 def refuse_impossible(run: RunSpec, settings: Sequence[Setting], facts: Facts) -> None:
     """Refuse, before anything runs, settings that `run_settings` would refuse.
 
-    Raises UsageError, CannotRunHere: as for `environment.build`, `variants.variant`, `revision.find` and
-    `facts_of_arm`.
+    Raises UsageError, CannotRunHere: of `environment.build`, `variants.variant`, `revision.find` and `facts_of_arm`.
     """
     env = variants.variant(run.command, run.env, settings, run.cwd).env
     arm_facts = facts_of_arm(run, settings, facts)

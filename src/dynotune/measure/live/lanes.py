@@ -145,8 +145,7 @@ def _in_use(facts: Facts, place: int) -> tuple[float, float]:
 def idle(facts: Facts, num: int, visible: str, notes: Notes) -> list[Lane]:
     """Return the GPUs among `num` that are idle and of the same model as the first idle one.
 
-    `facts`: result of `probe.gpu.facts`. `visible`: the user's own `CUDA_VISIBLE_DEVICES`, whose entries name GPUs
-    without a UUID.
+    `facts`: result of `probe.gpu.facts`. `visible`: the user's `CUDA_VISIBLE_DEVICES`, to name GPUs without UUID.
     """
     found: list[Lane] = []
     usual: tuple[str, float] | None = None
@@ -329,8 +328,8 @@ def alike(
 def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, tuple[float, float]]:
     """Return by which share slow lanes exceed the fastest of all, and how much of it may be noise.
 
-    A lane is slow if it exceeds both the noise and `TOLERATED`. `alone` may be slower than all lanes: the very first
-    run reads from a cold disk.
+    A lane is slow if it exceeds both the noise and `TOLERATED`. `alone` may be slower than all: the first run reads a
+    cold disk.
     """
     paces = {lane: _pace(outcome) for lane, outcome in {WHOLE: alone, **together}.items()}
     best, best_se = min(paces.values())

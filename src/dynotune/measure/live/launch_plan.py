@@ -82,8 +82,7 @@ def launch_plan(
         more_env: variables that override the inherited environment.
         plan: the agent's plan, without the parts that follow from `run` and `settings`.
         times_start: the start itself is timed, so bytecode stays where the user keeps it.
-        samples: sample the machine after the program has imported torch; with `times_start` and `memory`, from its
-            start.
+        samples: sample the machine once the program has imported torch; with `times_start` or `memory`, from its start.
         run_to_end: overrides `RunSpec.run_to_end` unless None.
 
     Raises UsageError, CannotRunHere: as for `launch.process.environment.build`.

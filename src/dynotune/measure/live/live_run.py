@@ -25,7 +25,7 @@ POLL_S = 0.1
 """Each check takes a millisecond; a run outlives its last task by this time at most."""
 GRACE_S = 3.0
 STALL_S = 120.0
-"""If a task waits for a step and the program ends none for this long, it hangs. Writing a large trace takes a minute."""
+"""A program that ends no step for this long while a task waits hangs. Writing a large trace takes a minute."""
 LOST_RANK_S = 5.0
 """Time from the end of one rank within which all other ranks end in a normal exit."""
 REPEAT_AFTER_S = 2.0

@@ -33,8 +33,7 @@ MIN_STEPS = 8
 LEAST_WINDOW_S = 0.1
 SHORT_WINDOW_S = 0.5
 # Steps for a 99th percentile: of 1000 steps, 10 lie beyond it, and its rank among them is known to about a third; of
-# 200 steps, two lie beyond it. Do not wait for the first number if steps are slow. With less than a hundred, it is the
-# slowest step.
+# 200 steps, two lie beyond it. Do not wait for the first number if steps are slow. Below 100, it is the slowest step.
 P99_STEPS, FEW_P99_STEPS, LEAST_P99_STEPS = 1000, 200, 100
 # Energy samples are half a second apart, with linear interpolation between them.
 ENERGY_WINDOW_S, LEAST_ENERGY_WINDOW_S = 3.0, 1.0
@@ -47,8 +46,7 @@ class WindowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The window of every run of a comparison.
 
     Args:
-        start_s: seconds from launch to the window's begin, in the slowest of the planning runs; `step_s`: its slowest
-            step.
+        start_s: seconds from launch to the window, in the slowest of the planning runs; `step_s`: of the slowest step.
         steady: false if a pilot had not become steady.
         whole_epochs: number of the loader's epochs in the window; 0 if it is shorter than one, or epochs are unknown.
         num_steps: 0 if a run ends with its first step and no steps are timed.
@@ -115,8 +113,7 @@ class Steadiness:
 class UntilStep:
     """Wait for `enough` steps; if none comes for a while, explain once how to name a step.
 
-    `compiles`: function that tells whether the program has begun to compile, which may take minutes before the first
-    step.
+    `compiles`: tells whether the program has begun to compile, which may take minutes before the first step.
     """
 
     def __init__(
@@ -204,7 +201,7 @@ def plan(
     if cold_kept is None:
         cold_kept = 1.0 if request.run.caches == "cold" else COLD_KEPT
     whole = plan_window(request.run, pilots, cold_kept=cold_kept)
-    if request.run.window_steps is None and whole.num_steps:  # an explicit request for so few steps is honoured with a warning
+    if request.run.window_steps is None and whole.num_steps:  # explicitly requested windows may be short
         refuse_too_short(request.run, whole)
     if left_s is None:
         return whole, request.max_pairs

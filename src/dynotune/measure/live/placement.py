@@ -18,15 +18,14 @@ SLOW_S = 20.0
 SLOW_STEPS = 5
 RESTLESS_S = 120.0
 
-# Enough steps to show their variation, in a file that opens at once: about this long, except with stacks, which make
-# ten times the events.
+# Enough steps to show their variation, in a file that opens at once: about this long, unless stacks make ten times the
+# events.
 MOST_STEPS, FEWEST_STEPS = 10, 3
 RECORDED_S = 6.0
 # Ranks are compared step by step. Nine steps have eight intervals between exchanges, of which one may be unusual.
 RANKS_STEPS = 9
 RECORDED_WITH_STACKS_S = 1.5
-# Processes check for tasks every 0.02 s, and their records are read up to 0.1 s late. All ranks must learn of the task
-# in time.
+# Processes check for tasks every 0.02 s, and their records are read up to 0.1 s late. All must learn of it in time.
 TELL_S, TELL_RANKS_S = 0.15, 0.5
 
 

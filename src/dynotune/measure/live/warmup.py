@@ -9,8 +9,7 @@ from dynotune.schema.errors import StatisticsError, UsageError
 
 BATCH_STEPS = 5
 MIN_BATCHES = 6
-# Limit in standard deviations of a batch, estimated by the median distance of neighbours, which few stalls do not
-# change.
+# Limit in standard deviations of a batch, estimated by the median distance of neighbours, robust to few stalls.
 ALIKE, TOGETHER, SD_OF_DIFFERENCE = 2.5, 2.0, 1.4826 / math.sqrt(2)
 
 # Relative difference between the means of two runs that is assumed before any measurement, because memory placement,
@@ -163,8 +162,7 @@ def _variance(values: Sequence[float]) -> float:
 
 def _squared_errors_of_mean(values: Sequence[float]) -> list[float]:
     """Return MSER's criterion from each index on: the values' sum of squares over the squared number of values."""
-    # Sum from the end, relative to the last value, so that large early values do not reduce the precision of later
-    # sums.
+    # Sum from the end, relative to the last value, so that large early values do not blur later sums.
     errors, total, squares = [], 0.0, 0.0
     for num, value in enumerate(reversed(values), 1):
         total += value - values[-1]

@@ -184,7 +184,7 @@ def _why_lost(cache: Cache | None) -> str:
 
 
 def to_set(startup: Startup) -> dict[str, str]:
-    """Return variables worth setting, and why; a value that stands for a folder of the user's begins with `/path`."""
+    """Return variables worth setting, with reasons; a value that stands for a user's folder starts with `/path`."""
     found: dict[str, str] = {}
     left = {growth.name for start in startup.starts("cold") for growth in start.added if growth.size_bytes}
     cuda, inductor = _own_of(startup, "cuda"), _own_of(startup, "inductor")

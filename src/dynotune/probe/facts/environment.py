@@ -11,8 +11,7 @@ from dynotune.schema.facts import Facts, Unknown
 
 _TABLE: dict[str, dict[str, str]] = tomllib.loads(files(__package__).joinpath("environment.toml").read_text("utf-8"))
 NAMES, PREFIXES = _TABLE["names"], _TABLE["prefixes"]
-"""Names and prefixes of variables, with the reasons why they matter. Named variables are always reported, as None if
-not set.
+"""Names and prefixes of variables, and why they matter. Named variables are always reported, as None if not set.
 """
 
 # Secrets are removed, because people share files of facts.
@@ -95,7 +94,6 @@ def _origin(name: str, value: str, ancestry: list[tuple[str, dict[str, str] | Un
             return f"inherited from {oldest} or before" if oldest else first
         if first.get(name) != value:
             break
-        # The first process is the caller. If only the caller started with the variable, the shell above it set the
-        # variable.
+        # The first process is the caller. If it alone started with a variable, the shell above set the variable.
         oldest = who if at else None
     return f"inherited from {oldest}" if oldest else UNSEEN

@@ -36,8 +36,7 @@ from dynotune.schema.facts import Unknown, or_unknown
 
 DEADLINE_S = 60.0
 NUM_THREADS, NUM_AHEAD = 8, 64
-"""Number of threads that wait for the disk, since a cold disk serves several reads at once; number of files in
-progress."""
+"""Numbers of threads (a cold disk serves several reads at once) and of files in progress."""
 
 MOST_PTX_HEAD_BYTES = 1 << 16
 PTX_TARGET = re.compile(rb"^\s*\.target\s+sm_(\d{2,3})([af]?)\b", re.MULTILINE)

@@ -68,8 +68,8 @@ _ASKED_OTHERWISE = {"clock_reasons", "processes", *(f"pcie_{field}" for field in
 class GpuCounters:
     """Read the state of GPUs repeatedly.
 
-    `indices`: NVML indices from `nvml.visible_gpus`, or Unknown; if empty, NVML is never loaded. `gpm`: also read the
-    GPM counters of utilisation.
+    `indices`: NVML indices from `nvml.visible_gpus`, or Unknown; if empty, NVML is not loaded. `gpm`: also read GPM
+    counters.
     """
 
     def __init__(

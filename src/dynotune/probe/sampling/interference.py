@@ -152,7 +152,7 @@ def _quota(window: Window) -> Iterator[str]:
         return
     others_s = window.growth("quota", "usage_s") - window.growth("tree", "cpu_s") - window.own_cpu_s()
     cores = next(sample.quota.cores for sample in window.samples if isinstance(sample.quota, Quota))
-    # If the tree alone reaches its quota, throttling is part of the measured program.
+    # If the tree alone reaches its quota, throttling is part of the measurement.
     if others_s > FOREIGN_SHARE * cores * window.length_s:
         yield (
             f"the CPU quota throttled us for {throttled_s:.1f} s, while others under it used "

@@ -74,8 +74,8 @@ def mounts_of_self(root: Path) -> list[Mount]:
 def _levels(mount_point: Path, mount_root: str, path: str) -> list[Path]:
     inside = path.removeprefix(mount_root) if mount_root != "/" else path
     parts = [part for part in inside.split("/") if part]
-    # A cgroup outside the mounted part appears as `/../…` or under another root. Then only limits of the mounted part
-    # are visible.
+    # A cgroup outside the mounted part appears as `/../…` or under another root. Then only the mounted limits are
+    # visible.
     if ".." in parts or not (mount_point / "/".join(parts)).is_dir():
         parts = []
     return [mount_point.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]

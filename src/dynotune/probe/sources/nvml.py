@@ -86,8 +86,7 @@ def answer(nvml: Any, call: Callable[[], T]) -> T | Unknown:
 def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev")) -> Facts:
     """Return facts `gpu.*`: count, driver, and the first GPU that a command under `env` sees.
 
-    `gpu.count` is 0 only if neither a driver library nor a device file exists, or if `CUDA_VISIBLE_DEVICES` hides every
-    GPU.
+    `gpu.count` is 0 only if no driver library and no device file exists, or if `CUDA_VISIBLE_DEVICES` hides all.
     """
     try:
         with session(nvml) as library:

@@ -1,4 +1,4 @@
-"""`fsdp.…`: when modules that `fully_shard` shards gather their parameters and let go of them, on every rank alike."""
+"""Apply `fsdp.…`: when modules sharded by `fully_shard` gather and release their parameters, equally on every rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DIRECTIONS = ("forward", "backward")
 
 
 class ShardedSite(Site):
-    """Site that asks each sharded module before the first call of the module around all of them."""
+    """Configure each sharded module before the first call of the module that contains all of them."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -27,7 +27,7 @@ class ShardedSite(Site):
         units = [one for one in module.modules() if isinstance(one, kind) and _groups(one)]
         if not units:
             return
-        # The outermost one is needed again as soon as the backward pass begins: `fully_shard` keeps it gathered.
+        # The outermost module is needed again when the backward pass begins, so `fully_shard` keeps it gathered.
         inner = [one for one in units if one is not module] or units
         if _RESHARD in self._asked:
             for unit in inner:
@@ -38,7 +38,7 @@ class ShardedSite(Site):
             self._found.setdefault(_PREFETCH, set()).add(self._prefetch(inner, self._asked[_PREFETCH]))
 
     def _prefetch(self, units: list[Any], most: int) -> int:
-        """Let each module gather the next ones ahead, in the order in which they are defined; return how many."""
+        """Let each module gather the next ones ahead, in the order of their definition; return how many."""
         if any(_ahead(unit, direction) for unit in units for direction in _DIRECTIONS):
             self._reason = "the program has chosen what to gather ahead itself"
         else:
@@ -59,7 +59,7 @@ class ShardedSite(Site):
 
 
 def _groups(module: Any) -> list[Any]:
-    """Return a module's groups of sharded parameters; before torch 2.12 it has one at most."""
+    """Return a module's groups of sharded parameters; before torch 2.12 there is at most one."""
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
     return list(groups) if groups is not None else [one for one in (state._fsdp_param_group,) if one is not None]

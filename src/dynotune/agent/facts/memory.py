@@ -1,4 +1,4 @@
-"""Read levels and counters at both ends of the window: device allocators, resident memory, garbage, autograd's graph."""
+"""Read levels and counters at both ends of the window: device memory, resident memory, garbage, autograd's graph."""
 
 from __future__ import annotations
 

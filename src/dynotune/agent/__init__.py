@@ -1,8 +1,8 @@
 """Run inside the user's process: apply settings, find the step, time the window, write the record.
 
 The agent uses the standard library only, torch after the program has imported it, and nothing of dynotune's other
-rooms. `bootstrap/sitecustomize.py` loads it under the name `_dynotune_agent`, whatever the user's environment contains.
-The agent writes its own errors to the record, and they never reach the program.
+rooms. `bootstrap/sitecustomize.py` loads the agent under the name `_dynotune_agent`, whatever the user's environment
+contains. The agent writes its own errors to the record, and they never reach the program.
 """
 
 from __future__ import annotations

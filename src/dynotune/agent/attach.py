@@ -34,7 +34,7 @@ ALLOCATIONS_EVERY_S = 0.002
 
 
 class Agent:
-    """The agent of one process. Its parts do not know each other; this class passes events between them."""
+    """The agent of one process. The agent's parts do not know each other; this class passes events between them."""
 
     @classmethod
     def from_environment(cls) -> Agent:
@@ -227,7 +227,7 @@ class Agent:
     # After a step has been found or has ended
 
     def _search_again(self) -> bool:
-        """Tell whether another step may be searched for: while a task runs, its step must not change."""
+        """Tell whether to search for another step; not while a task runs, because its step must not change."""
         if self._tasks.has_begun:
             return False
         if self._program.roots is not None:

@@ -21,8 +21,8 @@ class RayHosts:
 
     Args:
         address: address of the cluster, in the form that `ray.init` takes.
-        worker: class of the actors. Its constructor takes `run`, `typed` and `study`. Its methods are `do` and
-            `refuse`; `refuse` raises DynotuneError on a node that is unlike this host.
+        worker: class of the actors. The constructor takes `run`, `typed` and `study`. The actor's method `do` runs a
+            block; `refuse` raises DynotuneError on a node that is unlike this host.
         say: function that gets a message for each node that is left out, with the reason.
 
     Raises:

@@ -8,8 +8,8 @@ measured processes. docs/reference/facts.md lists every fact.
 `sources/` reads, `facts/` names facts, `sampling/` takes samples, and `gpu_code/` lists the GPU code in files. Only the
 rooms that need `gpu_code` import it.
 
-This room does not judge programs, change settings, start the user's command or create a CUDA context. It writes one
-file, `samples.jsonl`, at a path that the caller gives.
+This room does not judge programs, change settings, start the user's command or create a CUDA context. The only file
+written is `samples.jsonl`, at a path that the caller gives.
 """
 
 from dynotune.probe.facts import compatibility, environment, gpu, host, host_memory, torch_build

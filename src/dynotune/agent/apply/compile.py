@@ -18,9 +18,9 @@ _PLAIN = (int, float, bool, complex, type(None))
 class CompileSite(Site):
     """Apply `compile.mode` in place, so that a module keeps its class, its parameters' names and its hooks.
 
-    Compile after the module's first call. Things that this call creates and keeps (anchors, positions, lazy weights)
-    break the graph, and a graph that broke in a loop over layers stays in pieces. A module that runs only once is not
-    compiled.
+    Compile a module after its first call. Things that the first call creates and keeps (anchors, positions, lazy
+    weights) break the graph, and a graph that broke in a loop over layers stays in pieces. A module that runs only once
+    is not compiled.
 
     Some modules get a batch as the loader gives it (file names among tensors), call themselves with the tensors, and
     then compute the loss. Only these inner calls are compiled. Compiled as a whole, the module would break wherever the

@@ -1,6 +1,6 @@
 """Apply `loader.*`: arguments of torch's DataLoader, for every loader that the program builds.
 
-One cover of `DataLoader.__init__` applies all of them, because they depend on each other: several need workers.
+One cover of `DataLoader.__init__` applies all loader settings, because they depend on each other: several need workers.
 Subclasses call this constructor, and so do frameworks that build a loader from another loader's attributes.
 """
 

@@ -1,7 +1,8 @@
 """Apply settings to the outermost module: memory layout, autocast.
 
-They are applied at the module's first call, after the program has placed its weights. Torch may be in inference mode
-then (a sanity check before training), and tensors made in it cannot be trained. So the settings leave inference mode.
+The settings are applied at the module's first call, after the program has placed its weights. Torch may be in inference
+mode then (a sanity check before training), and tensors made in it cannot be trained. So the settings leave inference
+mode.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ TRAINS = "it trains, or runs in training mode with gradients, and torchao's quan
 
 
 class QuantizeSite(Site):
-    """`precision.quantize`, and `precision.quantize_keep`: names of modules that stay as they are.
+    """Apply `precision.quantize` and `precision.quantize_keep`, the names of modules that stay as they are.
 
     If a quantized module is later called for training, it gets its own weights back, if its optimizer has kept them.
     """

@@ -35,7 +35,7 @@ def _load_agent(here: str) -> None:
 def _give_back_names(found: set[str]) -> None:
     """Let modules of the program come before standard modules of the same name, of which the agent has its own copies.
 
-    `found`: names of the modules that existed before the agent.
+    `found`: names of the modules that were loaded before the agent.
     """
     first = _program_folder()
     path = [] if first is None else [first]
@@ -58,7 +58,7 @@ def _program_folder() -> str | None:
 def _keep_bytecode(folder: str) -> None:
     """Keep bytecode in `folder` for modules without bytecode, so that it is compiled once and no other folder changes.
 
-    Existing bytecode is read as usual. All this also applies if PYTHONDONTWRITEBYTECODE is set.
+    Existing bytecode is read as usual. `folder` gets bytecode even if PYTHONDONTWRITEBYTECODE is set.
     """
     external: Any = importlib.machinery.SourceFileLoader.get_code.__globals__
     usual, loader, dont_write = external["cache_from_source"], external["SourceFileLoader"], sys.dont_write_bytecode

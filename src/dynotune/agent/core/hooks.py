@@ -82,7 +82,7 @@ class AfterImport:
 class _Stub:
     """A finder that creates one module on the spot if the other finders have no file for it.
 
-    It asks the others first: a folder of that name on the path would look like a namespace package.
+    The finder asks the others first: a folder of that name on the path would look like a namespace package.
     """
 
     def __init__(self, name: str, attributes: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from .annotations import Any, Callable, Event, Log
 
 
 class Program:
-    """The running program as the agent sees it. The agent updates it, and tasks read it.
+    """The running program as the agent sees it. The agent updates these fields, and tasks read them.
 
     Attributes:
         torch: the module; None until the program has imported it.

@@ -25,7 +25,7 @@ def place() -> str:
 
 
 def line() -> str:
-    """Return the same as `file:line`."""
+    """Return the place from `place` as `file:line`."""
     frame = _frame()
     return "" if frame is None else "%s:%d" % (_short(frame.f_code.co_filename), frame.f_lineno)
 

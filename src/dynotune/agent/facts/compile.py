@@ -102,7 +102,7 @@ class Compilations:
 
 
 class _Listener(logging.Handler):
-    """Pass each log record on, and print nothing."""
+    """Pass torch's log records to a function, and print nothing."""
 
     def __init__(self, heard: Any) -> None:
         super().__init__(logging.WARNING)

@@ -1,9 +1,9 @@
 """Sample which lines of the program its threads execute, and in which step, about eighty times a second.
 
 The sampling thread runs when it gets the interpreter's lock: when an operator or system call releases the lock, or
-after the switch interval, which is 5 ms and longer than most lines take. So it lowers the interval to 10 µs while it
-waits for the lock, in programs whose threads do not compete for the lock, and has the kernel wake it at once, not 50 µs
-later. With 100 µs, a line that took less and preceded an operator was never seen.
+after the switch interval, which is 5 ms and longer than most lines take. So the sampling thread lowers the interval to
+10 µs while it waits for the lock, in programs whose threads do not compete for the lock, and has the kernel wake it at
+once, not 50 µs later. With 100 µs, a line that took less and preceded an operator was never seen.
 
 The thread that released the lock requests it again at once, and then runs for 5 ms. So the stacks are taken first, in
 as few instructions as possible, and read afterwards.

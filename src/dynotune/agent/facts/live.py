@@ -50,7 +50,7 @@ def facts(torch: Any) -> dict[str, Any]:
 def _names_beside(package: str) -> list[str]:
     """Find names in attributes, keywords and imports of the user's modules: `infer.py:12 config.max_workspace_size`.
 
-    Each name appears once, with its first line.
+    Each name is listed once, with its first line.
     """
     found: dict[str, str] = {}
     for module in list(sys.modules.values()):

@@ -3,7 +3,8 @@
 The innermost frame in the table decides, up to the first frame of the user's code. C functions have no frame, so the
 call at a frame is read from its source (Python 3.11 and later; in older versions from its line).
 
-A stack sample comes late while code holds the interpreter's lock. So it counts for all the time since the previous one.
+A stack sample comes late while code holds the interpreter's lock. So each sample counts for all the time since the
+previous sample.
 """
 
 from __future__ import annotations

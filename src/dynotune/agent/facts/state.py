@@ -1,6 +1,6 @@
 """Record the state of the program once, when its window has ended: everything except timing.
 
-Each part inspects one thing. A part that fails is left out, and the record says so with the reason.
+Each part of the state is recorded separately. A part that fails is left out, and the record gives the reason.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Implement CUDA's autocast in Python, since torch's own asks each tensor's device, which is not CUDA here.
 
-torch decides which operators take part. Those in neither of the two lists below run in float32. Source: torch's
+torch decides which operators take part. Operators in neither of the two lists below run in float32. Source: torch's
 `aten/src/ATen/autocast_mode.h`.
 """
 

@@ -147,7 +147,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
             return parameter
 
         def parameter(self, parameter: Any) -> Any:
-            """Return the same parameter without data, on the host; it is moved to the device next."""
+            """Return the same parameter without data, on the host; the caller then moves it to the device."""
             made = parameter.__dict__.get("_dynotune_fake")
             if made is None:
                 with fakes, torch.no_grad():

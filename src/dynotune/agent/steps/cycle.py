@@ -1,8 +1,8 @@
 """Find the step: the shortest cycle that a program's events repeat.
 
-Events are draws of a batch, calls of an outermost module and steps of an optimizer. Each has a token, a small number
-that stands for the object and, for modules, for gradients on or off. These functions are pure and know nothing of
-torch.
+Events are draws of a batch, calls of an outermost module and steps of an optimizer. Each event has a token, a small
+number that stands for the object and, for modules, for gradients on or off. These functions are pure and know nothing
+of torch.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ MAX_EVENTS = 1 << 20
 
 
 class History:
-    """Events that are not counted yet."""
+    """Events that are not counted yet, because the step is still unknown."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []

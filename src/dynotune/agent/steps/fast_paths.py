@@ -111,7 +111,8 @@ def called(steps: Steps, anchor: weakref.ref[Any], with_grad: bool, counts: bool
     """End steps at the calls of one module, `anchor`, with or without gradients; count its inputs if requested.
 
     Return a function that makes the cover of the module's class from its original call, the general cover, a test for
-    tracing, the threads inside a root's call, and the log. It is one function, since every step pays for each call.
+    tracing, the threads inside a root's call, and the log. The cover is one function, since every step pays for each
+    call.
     """
     pending, due, work_off = steps.pending, steps.due, steps.work_off
     grad_enabled, cycle = steps.grad_enabled, steps.cycle

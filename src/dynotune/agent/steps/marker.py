@@ -72,7 +72,7 @@ def _wait_in_main(names: list[str], marked: Callable[[], None], log: Log) -> Non
     """Wait for functions of the script itself, which appear while it runs, without an import to wait for.
 
     A profile function watches calls until the first call of the named function, wraps it for later calls, and removes
-    itself. It also reports the first call's return.
+    itself. The profile function also reports the first call's return.
     """
     waiting: dict[str, FrameType] = {}
 

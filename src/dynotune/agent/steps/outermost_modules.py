@@ -22,8 +22,8 @@ MOST_TRIES = 256
 class Constructors:
     """Distinguish calls by constructors of modules (of torch's `module_class`) from other calls.
 
-    Models run layers once in a constructor, to find a shape or a stride, on another device and with gradients. These
-    calls are not the program's work, and compiling those layers takes minutes.
+    Models run layers once in a constructor, to find a shape or a stride, on another device and with gradients. Such
+    calls in a constructor are not the program's work, and compiling those layers takes minutes.
 
     Only the code of frames is read: before Python 3.13, reading a frame's variables would change them.
     """

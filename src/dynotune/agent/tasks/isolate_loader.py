@@ -1,8 +1,8 @@
 """Time the loader alone, and a step without it: drain the loader, then repeat one of its batches.
 
 Inside one `next()` of the program, the task draws from the loader repeatedly. From then on the program gets the last of
-these batches at each request. Nothing else changes for the program. When both times are known, or if they cannot be
-measured, the program continues with its loader.
+these batches at each request. The task changes nothing else for the program. When both times are known, or if they
+cannot be measured, the program continues with its loader.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Replace a loader of the program for a while by a second one over the same dataset and sampler.
 
 Both loaders draw their indices from one iterator of the sampler, so each sample still comes once in an epoch. Batches
-that one loader has ready when the other takes over stay there until its next turn, or the end of the epoch. Its workers
-first finish their present batches, and until then compete with the other's workers for cores.
+that one loader has ready when the other takes over stay there until its next turn, or the end of the epoch. Workers of
+the replaced loader first finish their present batches, and compete with the other workers for cores.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Router:
 
 
 class _Sources:
-    """Iterators that share the sampler of one of the program's own, in one epoch. They die with it."""
+    """Iterators that share the sampler of one of the program's iterators in one epoch, and die with that iterator."""
 
     def __init__(self, own: Any, program: Program, forget: Callable[[int], None]) -> None:
         identity = id(own)

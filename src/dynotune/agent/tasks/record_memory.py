@@ -1,9 +1,9 @@
 """Record what the caching allocator does within a few steady steps, and the owner of each block.
 
 The allocator itself records Python's stacks, which also show the module whose forward was running: while steps are
-recorded, each module is called through a separate function whose code has the module's path as its name. This needs no
-timing or counting, works in every thread, and covers recomputed forwards. The purpose of a block (a weight, a gradient)
-follows from the addresses of the tensors that the program has between two steps.
+recorded, each module is called through a separate function whose code has the module's path as its name. The method
+needs no timing or counting, works in every thread, and covers recomputed forwards. The purpose of a block (a weight, a
+gradient) follows from the addresses of the tensors that the program has between two steps.
 """
 
 from __future__ import annotations

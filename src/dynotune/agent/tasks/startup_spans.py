@@ -293,7 +293,7 @@ class StartupSpans:
 
 
 class _Building:
-    """A running constructor. Only its frame's id is kept, since a frame keeps objects alive after an exception."""
+    """A constructor that is running. Only its frame's id is kept: a frame would keep objects alive after an error."""
 
     def __init__(self, made: Any, frame: Any) -> None:
         self._made = weakref.ref(made)

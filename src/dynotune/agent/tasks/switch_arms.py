@@ -8,8 +8,8 @@ its own again. A stretch in which the program did other work as well (validation
 
 A call that fails while a candidate is on is repeated without it: the program continues, and the candidate is given up.
 
-All ranks of a program switch at the same steps. Then a fixed number of steps is not counted after each switch, and no
-stretch is repeated.
+All ranks of a program switch at the same steps. With several ranks, a fixed number of steps is left out after each
+switch, and no stretch is repeated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Switch settings on and off while the program runs, and restore the program's own values.
 
-Each switch handles the settings of one place. Its `on` and `off` are called between two steps; it restores the
-program's values, and raises `NotSwitched` for what it cannot do. The catalogue of knobs states which knobs can be
-switched, and why others cannot.
+Each switch handles the settings of one place. `on` and `off` are called between two steps. `off` restores the program's
+values; both raise `NotSwitched` on failure. The catalogue of knobs states which knobs can be switched, and why others
+cannot.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ NEVER = 1 << 62
 
 
 class Task:
-    """One task of one process. Its result is an event, written once; after that the task is `done`.
+    """One task of one process. The result of a task is an event, written once; after that the task is `done`.
 
-    A subclass names its result's event, begins work in `begin` and continues in `step_ended`. Both are called when a
-    step has just ended, and return the number of steps at which to be called next. One with `needs_torch` is given up
-    without torch.
+    A subclass names its result's event, begins work in `begin` and continues in `step_ended`. Both methods are called
+    when a step has just ended, and return the number of steps at which to be called next. A task with `needs_torch` is
+    given up without torch.
 
     `program`: program that the task works on. `order`: fields of the task, in the form of `schema.task`.
     """

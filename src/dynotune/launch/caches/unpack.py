@@ -1,7 +1,7 @@
 """Unpack compile caches from a file of any origin.
 
 Programs execute what is unpacked: caches hold libraries, machine code and pickles. So dynotune unpacks nothing unless
-the user trusts the file or gives its digest. It checks the digests of all files before it moves any of them into a
+the user trusts the file or gives its digest. dynotune checks the digests of all files before moving any of them into a
 cache. The reader accepts plain files only, not the other kinds of tar members.
 """
 

@@ -22,7 +22,7 @@ class Changes(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Properties by which a file is compared with the earlier file of the same name. Its contents are not read."""
+    """Properties by which a file is compared with an earlier file of the same name. Contents are not read."""
 
     mtime_ns: int
     size_bytes: int
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Entries below a directory.
+    """State of a directory at one time.
 
     Args:
         entries: map of each entry's path relative to the directory.

@@ -2,8 +2,8 @@
 
 A lease is a file in the user's state folder that names the run folder and the folder of the run's copies. Dynotune and
 the supervisor lock the file. The kernel releases the lock when both are dead, whatever killed them, so no process id
-has to be trusted. A later start takes the leases that nobody locks. It ends the processes that have the run folder in
-their environment or see the run's mount, and removes the copies.
+has to be trusted. A later start takes the leases that nobody locks. The later start ends processes that have the run
+folder in their environment or see the run's mount, and removes the copies.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class Lease:
         self.descriptor: int | None = None
 
     def scratch_below(self, base: Path) -> Path:
-        """Return the folder for the run's copies or other temporary files. Its name is also the source of its mount."""
+        """Return the folder for the run's copies or other temporary files. The folder's name is its mount's source."""
         return base / f"{PREFIX}{self.token}"
 
     def take(self, scratch: str = "") -> None:

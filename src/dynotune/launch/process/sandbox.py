@@ -1,7 +1,7 @@
 """Decide whether a measured run can have a copy-on-write view, where the copies go, and list the copies.
 
 The copies go into the run folder. If it cannot hold them (it lies below the working directory, on NFS or on an
-overlay), they go into the folder for temporary files or /var/tmp. They never go into memory, because a checkpoint
+overlay), they go into the folder for temporary files or /var/tmp. The copies never go into memory, because a checkpoint
 written there would affect the measurement.
 """
 
@@ -249,7 +249,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _differs(copy: os.stat_result, original: os.stat_result) -> bool:
-    """Tell whether the copy differs. Opening a file for writing already copies it, with its times, before any write."""
+    """Tell whether the copy differs from the original: opening a file for writing copies it before any write."""
 
     def seen(status: os.stat_result) -> tuple[int, int, int]:
         return status.st_mtime_ns, status.st_size, status.st_mode

@@ -1,8 +1,8 @@
 """Run between dynotune and the command, and end all processes of the command, whatever happens.
 
 The supervisor is a subreaper, so it adopts every orphan of the command. When its socket to dynotune breaks, dynotune is
-gone. Its standard streams are the command's. It starts without site-packages (`-I -S`), sleeps while the command runs,
-and exchanges JSON messages, one a line:
+gone. The supervisor's standard streams are the command's. The supervisor starts without site-packages (`-I -S`), sleeps
+while the command runs, and exchanges JSON messages, one a line:
 
     dynotune says     order (the first line) · {"signal": n} · {"end": grace_s}
     supervisor says   {"pid": p} or {"failed": step, …} · {"stopped": n} · {"exit": code, "cpu_s": …, …}

@@ -2,12 +2,12 @@
 
 The runs are not timed. The candidate's errors are compared with the program's own noise. The noise comes from two
 references: the baseline's difference from a run in float64, and that of a run whose numbers are rounded as the setting
-promises. All these runs have dropout off, since other kernels draw other random numbers.
+promises. Guarded runs have dropout off, since other kernels draw other random numbers.
 
-Some programs allow no such reference, because a module draws random numbers or cannot compute in float64. Then fixed
-tolerances apply. A candidate beyond them is compared with the program's difference from itself: the baseline runs again
-and, if its modules draw random numbers, once more with other random numbers. If the candidate starts alike and drifts
-away later, the baseline also runs with weights moved by a rounding error.
+Some programs allow no such reference, because a module draws random numbers or cannot compute in float64. For these
+programs, fixed tolerances apply. A candidate beyond them is compared with the program's difference from itself: the
+baseline runs again and, if its modules draw random numbers, once more with other random numbers. If the candidate
+starts alike and drifts away later, the baseline also runs with weights moved by a rounding error.
 """
 
 import math
@@ -45,7 +45,7 @@ MOST_ALLOWED = 0.5
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """Values that one process computed.
+    """Results that one process computed.
 
     Args:
         draws: kinds of devices whose random generators its modules used.
@@ -136,8 +136,8 @@ class Guard(msgspec.Struct, frozen=True):
     def ahead(self, own: Own, asked: Sequence[Asked], roundings: Sequence[float]) -> None:
         """Make runs, and the runs of `refer`, concurrently if memory allows; none of them is timed.
 
-        `computed` finds these runs. It repeats a run that failed beside others alone, as memory or a port may be the
-        cause.
+        `computed` finds these runs. A run that failed beside others is repeated alone by `computed`, as memory or a
+        port may be the cause.
         """
         if not isinstance(own.reference, Unknown) and not any(one.draws for one in own.first):
             exact = [("guard-float64", (), {"reference": "float64"})] * (own.reference is None)

@@ -49,7 +49,8 @@ def judge(arm: Errors, baseline: Errors, *rounded: Errors, least: float = NOTHIN
     """Compare the candidate's errors with the baseline's, value by value; return None without values.
 
     The verdict is `no worse` if the interval of the ratio ends below `NO_WORSE`, or no error exceeds its counterpart.
-    It is `worse` if the interval begins above 1 and the ratio is above `NO_WORSE`, or if a value is beyond all noise.
+    The verdict is `worse` if the interval begins above 1 and the ratio is above `NO_WORSE`, or if a value is beyond all
+    noise.
 
     Args:
         rounded: errors of each baseline that rounds as the candidate promises.

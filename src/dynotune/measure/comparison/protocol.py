@@ -80,8 +80,8 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
     """Continue the comparison in `folder` after its last finished pair; a finished comparison is only read.
 
     Args:
-        now: its `env`, `base` and `lock` replace the recorded ones. Its command and settings supply those that the
-            folder lacks or that come from elsewhere. All else stays as recorded.
+        now: its `env`, `base` and `lock` replace the recorded ones. The command and settings of `now` supply those that
+            the folder lacks or that come from elsewhere. All else stays as recorded.
         budget_s: seconds for the rest of the comparison.
 
     Raises:

@@ -88,14 +88,15 @@ def judge(
     pairs may only narrow the interval, which holds at all looks together.
 
     Args:
-        seen: spread of other pairs of such runs, which improves the estimate from few pairs. It never makes the spread
-            of these pairs smaller, since an earlier quiet machine says nothing about a noisy one.
+        seen: spread of other pairs of such runs, which improves the estimate from few pairs. `seen` never makes the
+            spread of these pairs smaller, since an earlier quiet machine says nothing about a noisy one.
         margin: the verdict is `same` if the ratio lies between 1/(1 + margin) and 1 + margin.
         num_voided: pairs that did not measure both runs. While they are more than a fifth of all, no look decides.
         error: rate of calling a setting without effect `faster` or `slower`, over all looks together.
         precision: go on until the interval is as narrow as this share of a shown difference, while pairs are left.
         ended: the time is up, and no more pairs will come. The pairs since the last look are judged at the level of the
-            next look. They are more correlated with earlier looks than that look is, so chance passes no more often.
+            next look. These pairs are more correlated with earlier looks than the next look is, so chance passes no
+            more often.
 
     Raises:
         UsageError: `margin` or `max_pairs` is out of range.

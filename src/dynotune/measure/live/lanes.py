@@ -226,7 +226,7 @@ class SideBySide(AbstractContextManager["SideBySide"]):
         return self._threads[lane].submit(job)
 
     def go_on(self) -> None:
-        """Return normally while a run should go on. Raises Stopped: nobody waits for the run any more."""
+        """Raise Stopped if nobody waits for the run any more."""
         if self._is_over.is_set():
             raise Stopped
 

@@ -403,8 +403,8 @@ def num_steps_to_find(record: Record) -> int:
 def found_warm(pilot: Outcome, other: Outcome, *, is_first: bool) -> Outcome | None:
     """Return the best case of a later run with caches filled by the pilot; None if nothing changes.
 
-    Compile time before the first step is not visible, nor is the very first run's reading from a cold disk. Both
-    together are at most the time by which the pilot reached that step later than the `other` one.
+    Compile time before the first step is not visible, nor is the very first run's reading from a cold disk. The sum of
+    both is at most the time by which the pilot reached that step later than the `other` one.
     """
     compiling, later_s = _compiling(pilot.records[0]), 0.0
     if is_first or 0 in compiling:

@@ -1,7 +1,7 @@
 """Compare candidates that can change at any step with the baseline, within one live run.
 
-Each candidate is switched on and off in blocks of stretches. It needs no start, and differences between processes
-affect candidate and baseline alike.
+Each candidate is switched on and off in blocks of stretches. A candidate needs no start, and differences between
+processes affect candidate and baseline alike.
 """
 
 import math

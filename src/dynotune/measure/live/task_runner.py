@@ -31,7 +31,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
     """Live runs of one command in sequence, usually just one. Leaving the `with` block ends the last.
 
     Args:
-        run: how to run the command. Its `warmup_steps` are the fewest before the first task; None waits for steady
+        run: how to run the command. `run.warmup_steps` are the fewest before the first task; None waits for steady
             steps.
         label: description of the run, such as `the observed run`.
         limit_s: time limit (s) of each live run.

@@ -250,8 +250,8 @@ def _num_graphs(cold: Iterable[Start]) -> int | Unknown:
 def code_facts(run: RunSpec) -> Facts:
     """Return facts `code.*`: what the first GPU of this machine compiles when libraries are loaded.
 
-    These are the findings of `dynotune startup scan -- COMMAND`. Only headers of files are read. A library counts as
-    compiled in part if it has machine code for the GPU and also code that exists only as PTX.
+    The facts equal the findings of `dynotune startup scan -- COMMAND`. Only headers of files are read. A library counts
+    as compiled in part if it has machine code for the GPU and also code that exists only as PTX.
     """
     gpus, places = device_code.gpus_here(run.env), code_places.Places()
     if isinstance(gpus, Unknown):

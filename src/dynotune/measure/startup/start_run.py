@@ -41,7 +41,7 @@ class Places(NamedTuple):
     """Folders that starts with one state of the caches use.
 
     `temporary`: TMPDIR of these starts, because inductor's precompiled headers lie below it, whatever
-    TORCHINDUCTOR_CACHE_DIR is. Its path is short: names of sockets in it have at most 108 characters.
+    TORCHINDUCTOR_CACHE_DIR is. The path is short, because a socket's path has at most 108 characters.
     """
 
     caches: Path

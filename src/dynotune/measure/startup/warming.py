@@ -45,8 +45,8 @@ class WarmRequest(msgspec.Struct, frozen=True, kw_only=True):
 def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
     """Run the command until a run adds nothing to any cache, at most `max_runs` times.
 
-    A run continues until its steps are steady, a line matches `ready_pattern`, or it ends. It keeps the program's own
-    random numbers and hashes, so that it compiles the same code as a start without dynotune.
+    A run continues until its steps are steady, a line matches `ready_pattern`, or it ends. Each run keeps the program's
+    own random numbers and hashes, so that it compiles the same code as a start without dynotune.
 
     Raises:
         CommandFailed: the command ended with an error.

@@ -160,7 +160,7 @@ reply()
 """.replace("PACKAGES", repr(_PACKAGES["names"])).replace("PREFIXES", repr(tuple(_PACKAGES["prefixes"])))
 )
 
-# The flags themselves: `torch.cuda.get_arch_list` tells them only where a GPU works.
+# The flags themselves: `torch.cuda.get_arch_list` reports them only if a GPU works.
 _BUILD_QUESTION = (
     _START
     + """

@@ -1,7 +1,7 @@
 """Find GPU code in files of folders, interpreters and commands, and judge what GPUs do with it.
 
-docs/reference/startup.md defines the terms. The scan reads only headers, several files concurrently. It does not see
-code in a library's own format (cuFFT has one), and neither does cuobjdump.
+docs/reference/startup.md defines the terms. The scan reads only headers, several files concurrently. The scan, like
+cuobjdump, does not see code in a library's own format (cuFFT has one).
 """
 
 import os

@@ -60,7 +60,8 @@ class Interference(msgspec.Struct, frozen=True):
     """Disturbances of one window.
 
     Args:
-        foreign: descriptions of causes outside the measured process tree. They add noise, which widens an interval.
+        foreign: descriptions of causes outside the measured process tree. Such causes add noise, which widens an
+            interval.
         void: those causes under which the window did not measure the program at all.
     """
 

@@ -40,8 +40,9 @@ def own_bytes(
 ) -> tuple[int | Unknown, str]:
     """Return the memory (bytes) of process `pid`, and its source; "" if NVML lists the process by this id.
 
-    A container may number processes differently. Then the process is the one that NVML lists since the start and that
-    holds at least what its allocator reserved. If NVML lists none, the growth of the device's memory in use counts.
+    A container may number processes differently. In that case the process is the one that NVML lists since the start,
+    with at least the memory that its allocator reserved. If NVML lists none, the growth of the device's memory in use
+    counts.
     """
     if isinstance(now, Unknown):
         return now, ""

@@ -209,7 +209,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             new = "INSERT INTO study (name, asked, document, began, leader) VALUES (:study, :asked, :text, {now}, :me)"
             do(f"{new} ON CONFLICT (name) DO NOTHING", asked=asked, text=_encoded(study))
             if do("SELECT asked FROM study WHERE name = :study").scalar() != asked:
-                what = f"There is a study {study.name} already, of another command, other options or other code."
+                what = f"The study {study.name} exists already, with another command, other options or other code."
                 raise UsageError(what, hint="Name another by --study; the same command and options take part in it.")
         threading.Thread(target=self._beat, daemon=True).start()
 

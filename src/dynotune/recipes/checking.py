@@ -50,7 +50,7 @@ class Differs(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if not self.proved:
-            return f"{self.what}: the recipe does not say on which it was proved"
+            return f"{self.what}: the recipe does not name the one it was proved on"
         return f"{self.what} differs: {self.proved} where it was proved, {self.here or 'none'} here"
 
 

@@ -108,7 +108,7 @@ def _beside(setting: Setting, knob: Knob) -> str:
         case AllocConf():
             return "this replaces a configuration of the allocator that is set already; dynotune run merges them."
         case Preload(libraries) if setting.value not in libraries:
-            return "nothing is to be preloaded; take other allocators out of LD_PRELOAD."
+            return "preload nothing; take other allocators out of LD_PRELOAD."
         case Library() if knob.id not in _LINES:
             return "no line of code does it: dynotune run applies it."
         case Preload():
@@ -126,4 +126,4 @@ def _shm(recipe: Recipe, settings: Sequence[Setting], given: str | None) -> tupl
     there = recipe.facts.get("shm_bytes")
     if isinstance(there, int) and not isinstance(there, bool) and 0 < there <= LARGEST_SHM_BYTES:
         return f"{-(-there // 2**20)}Mi", "as where it was proved; --shm-size sets another"
-    return "16Gi", "a limit, not what is taken; --shm-size sets another"
+    return "16Gi", "a limit, not an allocation; --shm-size sets another"

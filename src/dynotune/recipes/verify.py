@@ -18,7 +18,7 @@ def judge_recipe(recipe: Recipe, comparison: Comparison, *, is_whole: bool = Tru
     """
     outcome, reason = _judge(recipe, comparison)
     if outcome != "met" and comparison.verdict == "faster" and recipe.recipe.within:
-        reason += " The recipe was proved on steps alone; runs also hold what lies between them, such as validating."
+        reason += " The recipe was proved on steps alone; runs also contain work between steps, such as validation."
     if outcome == "not-met" and not is_whole:
         return "undecided", f"Not all settings of the recipe were applied. {reason}"
     return outcome, reason

@@ -112,7 +112,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
                     out = only  # it only writes, so shapes stay the same
                 else:
                     unknown = isinstance(error, fake_tensor.DynamicOutputShapeException)
-                    why = "gives as many elements as values on the device say" if unknown else "needs such values"
+                    why = "gives a number of elements that device values decide" if unknown else "needs such values"
                     place = source_location.place() or "?"
                     raise Refused(recorder.refuse("%s %s: %s" % (func, why, place))) from None
             else:

@@ -169,7 +169,7 @@ class TaskQueue:
                 task: Task = _class_of(str(order.get("type")))(self._program, order)
                 return task
             except Exception as error:
-                reason = "it is no task that this agent knows: %s: %s" % (type(error).__name__, error)
+                reason = "this agent does not know this task: %s: %s" % (type(error).__name__, error)
         kind = str(order.get("type", ""))
         fields = {"event": "given_up", "task": order["id"], "kind": kind, "reason": reason, "at_exit": False}
         self._last_result = {**fields, "refused": True}

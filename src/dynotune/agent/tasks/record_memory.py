@@ -59,7 +59,7 @@ class RecordMemory(Task):
         used = [index for index in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(index)]
         self._devices.update({index: {"device": index, "marks": [], "owners": []} for index in used})
         if self.program.num_compilations:
-            self._notes.append("modules are not told: calls of a program that compiles are left as they are")
+            self._notes.append("modules are unknown: calls of a program that compiles are left unchanged")
         else:
             self._cover_modules()
             self._cover_optimizers()
@@ -187,7 +187,7 @@ class RecordMemory(Task):
         clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
         # A captured graph may use these workspaces.
         if clear is None or self.program.replays_graphs:
-            self._notes.append("workspaces of cuBLAS cannot be told from other memory here")
+            self._notes.append("workspaces of cuBLAS cannot be distinguished from other memory here")
             return
         held = []
         for _ in range(2):

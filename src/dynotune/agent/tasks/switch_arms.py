@@ -124,7 +124,7 @@ class SwitchArms(Task):
         return self._stop
 
     def at_exit(self) -> None:
-        self.give_up("the program ended before all arms were compared", at_exit=True)
+        self.give_up("the program ended before all candidates were compared", at_exit=True)
 
     def clean_up(self) -> None:
         self._on = None
@@ -194,7 +194,7 @@ class SwitchArms(Task):
                 except NotSwitched as error:
                     yield from self._drop(at, str(error), self._arms[at].blamed)
                 if self._num_recompiled >= MOST_RECOMPILED:
-                    reason = "torch compiles the program anew after a switch; more would be too many variants of it"
+                    reason = "torch compiles the program again after each switch, and keeps few variants of it"
                     for other in list(self._alive):
                         self._say_dropped(other, reason)
                     return
@@ -381,4 +381,4 @@ class SwitchArms(Task):
         if not arm.is_on or arm.compiles:
             raise _Spoilt
         self._num_recompiled += 1
-        raise NotSwitched("torch compiled the program anew after the switch")
+        raise NotSwitched("torch compiled the program again after the switch")

@@ -84,7 +84,7 @@ def refuse_digest(file: BufferedReader, expected: str, name: str) -> None:
     file.seek(0)
     if found != wanted:
         raise RecordError(
-            f"{name} is not the pack that was meant: its SHA-256 is {found}. Nothing of it was used.",
+            f"{name} is not the expected pack: its SHA-256 is {found}. Nothing of it was used.",
             hint="It was changed or cut short on its way, or the digest is of another pack. Get it anew.",
         )
 
@@ -191,7 +191,7 @@ def _whole(name: str) -> Iterator[None]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise RecordError(
             f"{name} is no pack, or is cut short or damaged. Nothing of it was used.",
-            hint="Get it anew, or make it anew with dynotune startup pack.",
+            hint="Get the pack again, or make it again with dynotune startup pack.",
         ) from error
 
 

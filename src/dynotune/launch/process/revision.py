@@ -53,8 +53,8 @@ def find(cwd: Path, ref: str) -> Revision:
     differing, gone = _differences(root, commit, ref)
     if not differing and not gone:
         raise UsageError(
-            f"The working tree holds {ref} already: both arms would be the same.",
-            hint="Name another revision, or check out the one that is to be judged.",
+            f"The working tree holds {ref} already, so baseline and candidate would be the same.",
+            hint="Name another revision, or check out the revision to judge.",
         )
     dirty = _git(root, "status", "--porcelain", "--untracked-files=no").strip()
     subject = _git(root, "log", "-1", "--format=%s", commit).strip()

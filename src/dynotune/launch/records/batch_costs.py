@@ -31,7 +31,7 @@ def with_loading(
         pin_s = _pin_s(own, begin_s, end_s)
         return [_with_parts(_filled(loader, loaders, groups, pin_s, begin_s, end_s), own) for loader in loaders]
     except CONTRADICTIONS as error:
-        raise RecordError(f"An event of {pid} or its workers is not as dynotune's agent writes it.") from error
+        raise RecordError(f"An event of {pid} or its workers is not as dynotune's agent writes events.") from error
 
 
 _Events = list[dict[str, Any]]

@@ -68,7 +68,7 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
         if (moments := (record.last("state") or {}).get("moments")) is not None:
             parts["models"] = [_seen(model, moments) for model in parts.get("models", [])]
     except CONTRADICTIONS as error:
-        raise RecordError(f"{record.path} is damaged: an event of it is not as dynotune's agent writes it.") from error
+        raise RecordError(f"{record.path} is damaged: an event is not as dynotune's agent writes events.") from error
     parts.setdefault("peak_rss_bytes", process.peak_rss_bytes)
     return ProcessState(
         pid=record.pid,

@@ -233,7 +233,7 @@ def summarise(record: Record, launched_s: float) -> Process:
 
     Raises RecordError: an event is incomplete.
     """
-    damaged = RecordError(f"{record.path} is damaged: an event of it is not as dynotune's agent writes it.")
+    damaged = RecordError(f"{record.path} is damaged: an event is not as dynotune's agent writes events.")
     if record.is_damaged:
         raise damaged
     try:

@@ -446,4 +446,4 @@ def _reading(event: dict[str, Any], record: Record) -> Reading:
         peak_bytes = (record.last("memory") or {}).get("peak_device_bytes")
         return document.convert({**event, values: event.get("values"), "peak_bytes": peak_bytes}, Reading)
     except (ValueError, TypeError) as error:
-        raise RecordError(f"{record.path} is damaged: what it says of results is not as we write it.") from error
+        raise RecordError(f"{record.path} is damaged: its results are not in the agent's form.") from error

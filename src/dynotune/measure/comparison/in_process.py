@@ -104,7 +104,7 @@ def compare_within(
         enough=enough,
     )
     if found.given_up.get(arm.key) == HAS_ALREADY:
-        reason = f"The program has {arm.key} already: both arms are the same."
+        reason = f"The program has {arm.key} already, so baseline and candidate are the same."
         return msgspec.structs.replace(comparison, verdict="same", reason=reason, step=found.step), ""
     blocks = found.blocks.get(arm.key, [])
     pairs = tell(blocks)

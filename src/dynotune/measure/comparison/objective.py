@@ -76,8 +76,8 @@ def cautions(objective: Objective, window_steps: int) -> list[str]:
         return []
     beyond = window_steps - _rank(window_steps)
     unseen = (
-        f"The 99th percentile of {window_steps} steps has {beyond} of them beyond it. What is rarer than one step in "
-        f"{window_steps} shows in few runs or in none, and the interval does not know of it."
+        f"The 99th percentile of {window_steps} steps has {beyond} of them beyond it. Events rarer than one step in "
+        f"{window_steps} occur in few runs or in none, and the interval does not include them."
     )
     if window_steps >= FEW_P99_STEPS:
         return [unseen]

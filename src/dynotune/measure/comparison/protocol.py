@@ -53,7 +53,7 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
     reason = in_process.why_not(request)
     if request.in_process == "only" and reason:
         raise UsageError(
-            f"The arms cannot be compared within one run: {reason}.",
+            f"Baseline and candidate cannot be compared within one run: {reason}.",
             hint="Leave --in-process out: fresh processes compare them.",
         )
     folder = new_run_folder(run.base)
@@ -176,7 +176,7 @@ class _Session:
         if self._request.in_process == "only" or (left_s is not None and left_s <= 0):
             self._update(verdict="undecided", reason=f"Within one run they could not be compared: {reason}.")
             return True
-        self._watcher.say(f"The arms could not be compared within one run: {reason}. Fresh processes compare them.")
+        self._watcher.say(f"One run could not compare baseline and candidate: {reason}. Fresh processes compare them.")
         self._update(pairs=[], within=False)
         return False
 

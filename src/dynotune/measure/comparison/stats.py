@@ -350,7 +350,7 @@ def _refuse_unusable(pairs: Sequence[Pair], max_pairs: int) -> None:
     for number, pair in enumerate(pairs, 1):
         for arm, value in (("baseline", pair.baseline_s), ("candidate", pair.candidate_s)):
             if not (math.isfinite(value) and value > 0):
-                raise StatisticsError(f"Pair {number}: the {arm}'s time is {value} s, which is no duration.")
+                raise StatisticsError(f"Pair {number}: the {arm}'s time is {value} s, which is not a duration.")
         if abs(_log_ratio(pair)) > _LARGEST_LOG:
             raise StatisticsError(
                 f"Pair {number}: {pair.baseline_s} s against {pair.candidate_s} s: no two runs differ so."
@@ -358,7 +358,7 @@ def _refuse_unusable(pairs: Sequence[Pair], max_pairs: int) -> None:
         ahead = sum(1 if earlier.first == "baseline" else -1 for earlier in pairs[:number])
         if abs(ahead) > number % 2:
             raise StatisticsError(
-                f"By pair {number} one arm was first too often: a drift would pass for a difference.",
+                f"By pair {number} one run was first too often, so a drift would look like a difference.",
                 hint="Repeat a void pair in its own order, as `schedule.orders` says.",
             )
 

@@ -57,7 +57,7 @@ def cache_cautions(request: CompareRequest) -> list[str]:
     """List cautions about caches that settings move: baseline and candidate then share them, and none is emptied."""
     of_arm = {arm: contents.named(request.arm(arm), request.run.cwd) for arm in ("baseline", "candidate")}
     shared = set(of_arm["baseline"].values()) & set(of_arm["candidate"].values())
-    both = "Both arms keep their caches in {}: what the first compiles, the other finds."
+    both = "Baseline and candidate share the caches in {}, so the second reuses what the first compiled."
     found = [both.format(folder) for folder in sorted(shared)]
     for arm, folders in of_arm.items():
         for variable, folder in folders.items():

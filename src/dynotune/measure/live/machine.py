@@ -169,6 +169,6 @@ def _busy() -> str:
         return ""
     which = f": {found.name} (process {found.pid}) {found.most_cores:.1f} of them" if found.most_cores > 0.1 else ""
     return (
-        f"Other programs use {found.num_cores:.1f} of {len(cpus)} cores{which}. Answers will be less exact; they are "
-        "sooner there when it is quiet."
+        f"Other programs use {found.num_cores:.1f} of {len(cpus)} cores{which}. Results will be less "
+        "exact and take longer than on a quiet machine."
     )

@@ -89,7 +89,7 @@ def readback_of(settings: Sequence[Setting], processes: Sequence[Process]) -> li
     """Return the processes' reports about every setting; a setting without a report is unverified."""
     found = read_back(processes, settings)
     silent = [setting for setting in settings if setting.knob not in {readback.knob for readback in found}]
-    nothing = Unknown("no process of the command said anything of it")
+    nothing = Unknown("no process of the command reported it")
     return found + [Readback(s.knob, str(s.value), nothing, "", None) for s in silent]
 
 

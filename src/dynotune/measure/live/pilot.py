@@ -353,7 +353,7 @@ def refuse_too_short(run: RunSpec, window: WindowPlan) -> None:
     """Raise CannotRunHere if a window as short as this shows nothing."""
     would_be, instead = f"The window would be {window.num_steps} steps", "ask for more with --steps"
     if run.objective == "latency-p99" and window.num_steps < LEAST_P99_STEPS:
-        few = f": of less than {LEAST_P99_STEPS} the 99th percentile is the slowest one, and says little."
+        few = f": of less than {LEAST_P99_STEPS} the 99th percentile is the slowest step, which says little."
         instead = "choose another --objective"
     elif run.objective == "energy" and window.window_s < LEAST_ENERGY_WINDOW_S:
         few = f", {1000 * window.window_s:.0f} ms in all: too short for energy, which is sampled twice a second."

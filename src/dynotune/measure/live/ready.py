@@ -29,7 +29,7 @@ def pattern(text: str) -> re.Pattern[str]:
             hint="For example --ready-pattern 'Server started'.",
         ) from error
     if wanted.search(""):
-        raise UsageError(f"--ready-pattern {text!r} matches an empty line.", hint="Say more of the line to wait for.")
+        raise UsageError(f"--ready-pattern {text!r} matches an empty line.", hint="Write more of the line to wait for.")
     return wanted
 
 

@@ -141,7 +141,7 @@ class Recorder:
             found.append("Ranks recorded different steps: one waits for another that is busy writing.")
         found += _epoch_note(outcome.records[0], traces[0][1])
         if outcome.run.ended_by == "timeout":
-            found.append(f"The command was ended after {self._runner.limit_s:.0f} s, before all of it was recorded.")
+            found.append(f"The command was ended after {self._runner.limit_s:.0f} s, before all steps were recorded.")
         elif outcome.run.ended_by == "command" and outcome.run.exit_code:
             found.append(f"Afterwards the command failed, with exit code {outcome.run.exit_code}.")
         found += cautions.sandbox_warnings(outcome)

@@ -167,7 +167,7 @@ def switch_arms(
     found = SwitchedArms(given_up=given_up)
     waiting = [arm for arm in arms if arm.key not in given_up]
     if not waiting:
-        return msgspec.structs.replace(found, reason="no arm can change at any step")
+        return msgspec.structs.replace(found, reason="no candidate can change at any step")
     caches = contents.environment(cache_folder) if cache_folder is not None else {}
 
     def planned(records: Sequence[Record]) -> SwitchArms:

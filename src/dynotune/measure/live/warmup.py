@@ -104,7 +104,7 @@ def window_length(
     means within runs, because neighbouring steps are correlated.
     """
     if not arms:
-        raise StatisticsError("The window's length needs a pilot run of each arm.")
+        raise StatisticsError("The window's length needs a pilot run of baseline and candidate.")
     step_s = max(_mean_step_s(runs) for runs in arms)
     best = max(_best_length(runs, start_s) for runs in arms)
     shortest = max(MIN_WINDOW_STEPS, math.ceil(MIN_WINDOW_S / step_s))
@@ -140,7 +140,7 @@ def _best_length(runs: Sequence[Sequence[float]], start_s: float) -> int:
 
 def _mean_step_s(runs: Sequence[Sequence[float]]) -> float:
     if not runs or min(map(len, runs)) < 2 * BATCH_STEPS:
-        raise StatisticsError(f"A pilot run of each arm with at least {2 * BATCH_STEPS} steady steps is needed.")
+        raise StatisticsError(f"A pilot run of each with at least {2 * BATCH_STEPS} steady steps is needed.")
     for run in runs:
         _refuse_non_durations(run)
     mean_s = math.fsum(math.fsum(run) / len(run) for run in runs) / len(runs)

@@ -147,7 +147,7 @@ def _refuse_unready(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> Non
     if lines and pattern(launch.ready_pattern).search(lines[-1]):
         raise CannotRunHere(
             f"{matched} was printed, but its line was not ended in {limit_s:.0f} s: {lines[-1]}",
-            hint="A line counts when it is whole: print its end too; or wait for the line before it.",
+            hint="A line counts once its line end is printed: print that too, or wait for the line before it.",
         )
     seen = f" It printed last: {lines[-1]}" if lines else " It printed nothing: output to a file may be held back."
     raise CannotRunHere(

@@ -78,5 +78,5 @@ def memory_bytes(root: Path = Path("/")) -> int | Unknown:
     """Return the memory that this process may use: the machine's, or the control group's limit if that is lower."""
     limit, sizes = needed(container.memory_limit_bytes(root)), kernel_files.sizes(root)
     if isinstance(sizes, Unknown) or "MemTotal" not in sizes:
-        return Unknown("/proc/meminfo does not say MemTotal")
+        return Unknown("/proc/meminfo has no MemTotal")
     return sizes["MemTotal"] if limit is None else min(sizes["MemTotal"], limit)

@@ -33,7 +33,7 @@ def limits(kind: int) -> tuple[int | None, ...]:
 
 @or_unknown()
 def _size(root: Path, name: str) -> int | Unknown:
-    return needed(kernel_files.sizes(root)).get(name, Unknown(f"/proc/meminfo does not say {name}"))
+    return needed(kernel_files.sizes(root)).get(name, Unknown(f"/proc/meminfo has no {name}"))
 
 
 @or_unknown()

@@ -106,7 +106,7 @@ def of_interpreter(python: str, places: Places, env: Mapping[str, str], cwd: Pat
     # A program in the working directory has that folder on its path, but naming the folder is left to the user.
     reply = answer(python, QUESTION, cwd, env, TIMEOUT_S)
     if isinstance(reply, Unknown):
-        places.problems.append(Problem(python, f"it does not say where its packages are: {reply.reason}"))
+        places.problems.append(Problem(python, f"it does not report where its packages are: {reply.reason}"))
         return
     prefixes = [Path(prefix) for prefix in dict.fromkeys(reply["prefixes"])]
     conda = [prefix / "lib" for prefix in prefixes if (prefix / "conda-meta").is_dir()]

@@ -77,7 +77,7 @@ def in_file(path: Path, *, asked: bool = True) -> FileCode:
             elif path.suffix == ".ptx":
                 _in_ptx(os.pread(descriptor, MOST_PTX_HEAD_BYTES, 0), os.fstat(descriptor).st_size, found)
             elif asked or path.suffix in (".cubin", ".fatbin"):
-                found.problems.append("it is no ELF file, fat binary or PTX")
+                found.problems.append("it is not an ELF file, fat binary or PTX")
     except OSError as error:
         found.problems.append(f"it cannot be read: {error.strerror}")
     except elf_code.Unreadable as error:
@@ -101,7 +101,7 @@ def _reader(descriptor: int) -> fatbin.Read:
 def _in_ptx(head: bytes, size: int, found: FileCode) -> None:
     target, version = PTX_TARGET.search(head), PTX_VERSION.search(head)
     if target is None:
-        found.problems.append("it names no .target: it is no PTX")
+        found.problems.append("it has no .target, so it is not PTX")
         return
     code = gpu_archs.named(f"compute_{target[1].decode()}{target[2].decode()}")
     if code is not None:

@@ -64,7 +64,7 @@ def _safely(question: Callable[P, T]) -> Callable[P, T]:
             text = ""
             with suppress(Exception):
                 text = " ".join(str(error).split())[:200]
-            raise Unreadable(f"it is no whole ELF file: {text or type(error).__name__}") from error
+            raise Unreadable(f"it is not a complete ELF file: {text or type(error).__name__}") from error
 
     return asked
 

@@ -65,7 +65,7 @@ def containers(read: Read, begin: int, end: int, problem: Tell) -> Iterator[Cont
             problem(f"the fat binary at byte {at} is longer than what holds it")
             after = end
         if version != VERSION:
-            problem(f"the fat binary at byte {at} is of version {version}, which is not known: it is left out")
+            problem(f"the fat binary at byte {at} is of version {version}, which is unknown, so it is left out")
         else:
             codes, after = _entries(read, body, after, problem, is_cut=is_cut)
             if codes:
@@ -73,7 +73,7 @@ def containers(read: Read, begin: int, end: int, problem: Tell) -> Iterator[Cont
             num_entries += len(codes)
         num_entries += 1
         if num_entries > MOST_ENTRIES:
-            problem(f"more than {MOST_ENTRIES} entries: what stands behind byte {after} is left out")
+            problem(f"more than {MOST_ENTRIES} entries: everything after byte {after} is left out")
             return
         # Align within the section, whatever the section's offset in the file.
         at = begin + -(-(after - begin) // ALIGNMENT) * ALIGNMENT
@@ -100,10 +100,10 @@ def _entries(read: Read, begin: int, end: int, problem: Tell, *, is_cut: bool) -
         kind, version, header_bytes, stored_bytes = fields[:4]
         after = at + header_bytes + stored_bytes
         if header_bytes < SMALLEST_ENTRY_BYTES or after > end:
-            problem(f"the entry at byte {at} is longer than its fat binary: it is left out with what stands behind it")
+            problem(f"the entry at byte {at} is longer than its fat binary: it is left out with everything after it")
             return codes, at + SMALLEST_ENTRY_BYTES if is_cut else end
         if version != ENTRY_VERSION:
-            problem(f"the entry at byte {at} is of version {version:#x}, which is not known: what it holds is not told")
+            problem(f"the entry at byte {at} is of version {version:#x}, which is unknown, so its contents are unknown")
             kind = UNKNOWN_KIND
         codes.append(_code(kind, stored_bytes, fields))
         at = after

@@ -13,8 +13,8 @@ from dynotune.probe.sources.nvml import NvmlUnavailable, answer, close_library, 
 from dynotune.probe.sources.samples import Gpu, GpuProcess
 from dynotune.schema.facts import Unknown, needed, or_unknown
 
-NOT_ASKED = Unknown("GPM counters were not asked for")
-FIRST = Unknown("the first reading has none before it")
+NOT_ASKED = Unknown("GPM counters were not requested")
+FIRST = Unknown("there is no earlier reading")
 NOT_HERE = Unknown("this GPU has no GPM counters: Hopper and later have them")
 
 Fullness = tuple[float | Unknown, float | Unknown]
@@ -59,7 +59,7 @@ class Gpm:
         return sm, tensor
 
 
-NO_NEW = PcieRates(*[Unknown("the PCIe link was not asked since the sample before")] * 4)
+NO_NEW = PcieRates(*[Unknown("the PCIe link was not read since the previous sample")] * 4)
 NO_RATES: Mapping[int, PcieRates] = {}
 # Questions about the link take milliseconds, so PcieMeter asks them less often.
 _ASKED_OTHERWISE = {"clock_reasons", "processes", *(f"pcie_{field}" for field in PcieRates._fields)}

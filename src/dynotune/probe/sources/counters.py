@@ -201,7 +201,7 @@ def quota(limits: Mapping[Path, float] | Unknown) -> Quota | Unknown | None:
         throttled_s = stat["throttled_usec"] / 1e6 if version_2 else stat["throttled_time"] / 1e9
         num_throttled = stat["nr_throttled"]
     except (OSError, ValueError, KeyError) as error:
-        return Unknown(f"cpu.stat does not say how often the CPU quota was felt: {error}")
+        return Unknown(f"cpu.stat does not count how often the CPU quota throttled: {error}")
     usage_s = stat["usage_usec"] / 1e6 if version_2 else _usage_version_1(level)
     return Quota(cores=cores[level], num_throttled=num_throttled, throttled_s=throttled_s, usage_s=usage_s)
 

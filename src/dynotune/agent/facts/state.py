@@ -156,7 +156,7 @@ class State:
         self._try("memory", self._memory.level)
 
     def leave(self) -> None:
-        """Stop: this process works for another one."""
+        """Stop recording, because this process works for another process."""
         self.garbage.remove()
         self.models.look_no_more()
         self._try("loaders", self.loaders.look_no_more)

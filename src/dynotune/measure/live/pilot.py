@@ -431,7 +431,7 @@ def compiles(pilot: Outcome) -> bool:
 
 
 def _compiling(record: Record) -> list[int]:
-    """List the steps that compiled something; before the step was found, any step may have, so all are listed."""
+    """List the steps that compiled something, and any early ones that were not checked for compiling."""
     flagged = [index for index, step in enumerate(record.steps) if step.flags & COMPILED]
     asked_from = min((int(cycle.get("num_steps", 0)) for cycle in record.events.get("cycle", ())), default=0)
     return [*(range(flagged[0]) if flagged and flagged[0] <= asked_from else ()), *flagged]

@@ -34,7 +34,7 @@ class BatchesSite(Site):
 
         class ByLength(data.BatchSampler):  # type: ignore[misc, name-defined]
             lengths: Any = None
-            dataset: Any = None  # of a loader that a framework creates anew
+            dataset: Any = None  # of a loader that a framework creates again
 
             def __iter__(self) -> Iterator[list[int]]:
                 if self.lengths is None and self.dataset is not None:

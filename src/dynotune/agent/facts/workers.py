@@ -269,7 +269,7 @@ class Fetching:
                 busy.discard(thread)
                 done(counts, begin_s, args)
 
-    # What is reported
+    # Reports
 
     def _fetched(self, counts: Counts, begin_s: float, end_s: float, cpu_s: float) -> None:
         if not counts.num:

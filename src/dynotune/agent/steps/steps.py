@@ -256,7 +256,7 @@ class Steps:
         needed = {self._names.classes[n] for n in calls if n in (self._sampler, self._anchor)}
         num_superseded, self._num_superseded = self._num_superseded, 0
         if num_superseded:
-            # A caller that waits for a number of steps has to ask anew.
+            # A caller that waits for a number of steps has to ask again.
             self.num_steps, self._begin_s, self._next_stop = 0, None, 0
         if self._begin_s is None:
             self._begin_s = self._history.begin_s(found.sequence)

@@ -161,7 +161,7 @@ class Loaders:
         return found
 
     def _cover_next(self) -> None:
-        """Cover the next batches until each loader has given one, and enough to know its padding."""
+        """Cover further draws until each loader has given a batch, and enough batches to show its padding."""
         iterator, original = self._iterator, self._iterator.__next__
 
         @covers(iterator, "__next__")

@@ -114,7 +114,7 @@ class OnnxExport:
             kept.arguments = type(bound.arguments)({**bound.arguments, **copies})
 
     def made(self) -> dict[str, Any]:
-        """Write the model and its batches. Return their number, or why there is none and the line that causes this."""
+        """Write the model and its batches. Return the number of batches, or why there is none, with the line."""
         try:
             with self._torch.inference_mode(False), self._torch.no_grad():
                 return {"num_batches": self._made()}

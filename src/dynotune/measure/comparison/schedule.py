@@ -1,4 +1,4 @@
-"""Decide which candidate runs first in each pair, and after which pairs the data are judged."""
+"""Decide whether baseline or candidate runs first in each pair, and after which pairs the data are judged."""
 
 import random
 

@@ -198,7 +198,7 @@ def pays_off(recipe_runs: Sequence[MeasuredRun], baseline_runs: Sequence[Measure
 
     With warm caches, the start counts with warm caches; the first start of all took longer.
 
-    Raises StatisticsError: there is no run of one of them with a known window and launch.
+    Raises StatisticsError: baseline or candidate has no run with a known window and launch.
     """
     recipe, baseline = _pace(recipe_runs, "recipe"), _pace(baseline_runs, "baseline")
     later_s, saved_s = recipe.start_s - baseline.start_s, baseline.step_s - recipe.step_s

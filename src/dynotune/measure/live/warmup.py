@@ -97,7 +97,7 @@ def window_length(
         budget_s: seconds for all `num_runs` runs together.
 
     Raises:
-        StatisticsError: no pilot of one of them, or a pilot with less than 10 steps or without duration.
+        StatisticsError: baseline or candidate has no pilot, or a pilot with less than 10 steps or without duration.
         UsageError: the budget allows no window at all.
 
     Source: Kalibera and Jones 2013, "Rigorous benchmarking in reasonable time", section 6; with the variance of batch

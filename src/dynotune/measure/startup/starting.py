@@ -290,8 +290,8 @@ def _pilot_warnings(pilots: Sequence[Start]) -> list[str]:
     found = []
     if any(pilot.at_exit for pilot in pilots):
         found.append(
-            "The command ended with the line that was waited for. What is printed to a file is often held back until "
-            "the end: let it print at once (python -u, stdbuf -oL, fflush), or the time is that of the whole run."
+            "The command ended with the line that was waited for. Output to a file is often held back until the "
+            "program's end: let it print at once (python -u, stdbuf -oL, fflush), or the time is that of the whole run."
         )
     warm = next(pilot for pilot in pilots if pilot.arm == "warm")
     names = ", ".join(growth.name for growth in warm.added if growth.num_files)

@@ -62,7 +62,7 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
     with machine_lock(request.run, watcher):
         cautions.say_where(request.run, folder / "run", watcher)
         before = contents.snapshot(found)
-        # Any program leaves precompiled headers, so they say nothing about this one.
+        # All programs leave precompiled headers, so they say nothing about this one.
         empty = not any(files for name, files in before.items() if name != "headers")
         for number in range(1, request.max_runs + 1):
             watcher.running(f"the command, run {number}")

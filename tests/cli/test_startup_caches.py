@@ -77,7 +77,7 @@ def test_nothing_is_taken_on_nobodys_word(user, filled, tmp_path):
     assert answer.returncode == 2
     assert "Compile caches are code" in answer.stderr and "--sha256" in answer.stderr
     answer = user.types("startup", "unpack", "a.pack", "--sha256", "0" * 64, "--caches", str(tmp_path / "theirs"))
-    assert answer.returncode == 3 and "not the pack that was meant" in answer.stderr
+    assert answer.returncode == 3 and "not the expected pack" in answer.stderr
     assert not (tmp_path / "theirs").exists()
 
 

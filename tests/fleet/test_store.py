@@ -185,7 +185,7 @@ def test_nobody_waits_for_a_block_any_more_that_was_interrupted(url):
 
 def test_two_studies_of_one_name_are_told_apart_by_what_they_were_asked(url):
     with entered(url), open_store(url, pytest.fail) as other:
-        with pytest.raises(UsageError, match="There is a study s already, of another command, other") as refused:
+        with pytest.raises(UsageError, match="The study s exists already, with another command, other") as refused:
             other.enter(STUDY, "something else", "/runs")
         assert "--study" in refused.value.hint
     with open_store(url, pytest.fail) as store, pytest.raises(UsageError, match="no study t"):

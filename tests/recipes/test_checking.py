@@ -315,8 +315,8 @@ def test_where_there_is_no_gpu_their_number_says_it_all():
 def test_what_the_recipe_does_not_say_counts_only_where_it_is_strict():
     bare = Recipe(Header(recipes.SCHEMA))
     assert said(bare) == []
-    assert "torch: the recipe does not say on which it was proved" in said(bare, strict=True)
-    assert "command: the recipe does not say on which it was proved" in said(bare, strict=True)
+    assert "torch: the recipe does not name the one it was proved on" in said(bare, strict=True)
+    assert "command: the recipe does not name the one it was proved on" in said(bare, strict=True)
 
 
 @pytest.mark.parametrize(

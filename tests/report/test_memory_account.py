@@ -39,7 +39,7 @@ RANK = RankMemory(
     num_samples=32,
     step_s=0.12,
     before_s=0.1,
-    notes=["modules are not told: calls of a program that compiles are left as they are"],
+    notes=["modules are unknown: calls of a program that compiles are left unchanged"],
 )
 ACCOUNT = MemoryAccount(command=["python", "train.py"], ranks=[RANK])
 
@@ -56,7 +56,7 @@ def test_terms_are_told_with_sizes_shares_and_modules_on_one_screen() -> None:
     assert "training with 32 samples per step: 8.50 GiB of the process at the peak, of 80.00 GiB" in line
     assert "others hold 3.00 GiB" in line
     assert re.search(r"activations +6\.00 GiB +71% +– +Net\.layers\.0 1\.00 GiB", text)
-    assert "note: modules are not told" in text
+    assert "note: modules are unknown" in text
     assert len(text.splitlines()) < 40
 
 

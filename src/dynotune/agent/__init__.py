@@ -1,8 +1,8 @@
-"""Runs inside the user's process: applies settings, finds the step, times the window, writes the record.
+"""Run inside the user's process: apply settings, find the step, time the window, write the record.
 
-Standard library only, and torch once the program has imported it; nothing of dynotune's other rooms. Loaded under the
-name `_dynotune_agent` by `bootstrap/sitecustomize.py`, whatever the user's environment holds. A mistake in
-here is written to the record and never reaches the program.
+The agent uses the standard library only, torch after the program has imported it, and nothing of dynotune's other
+rooms. `bootstrap/sitecustomize.py` loads the agent under the name `_dynotune_agent`, whatever the user's environment
+contains. The agent writes its own errors to the record, and they never reach the program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _agent: Agent | None = None
 
 
 def start() -> None:
-    """Begin, at the start of the interpreter. The run folder is named by DYNOTUNE_RUN."""
+    """Start the agent when the interpreter starts. DYNOTUNE_RUN names the run folder."""
     global _agent
     from .attach import Agent
 

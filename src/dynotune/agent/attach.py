@@ -1,4 +1,4 @@
-"""Puts the agent's parts together in one process."""
+"""Connect the agent's parts in one process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALLOCATIONS_EVERY_S = 0.002
 
 
 class Agent:
-    """One process's agent. Its parts know nothing of each other; what happens when is said here."""
+    """The agent of one process. The agent's parts do not know each other; this class passes events between them."""
 
     @classmethod
     def from_environment(cls) -> Agent:
@@ -60,7 +60,7 @@ class Agent:
         if plan.get("startup"):
             from .tasks.startup_spans import StartupSpans
 
-            # The bootstrap knows when this process came to its first line.
+            # The bootstrap recorded when this process reached its first line.
             package = sys.modules.get(__name__.rpartition(".")[0])
             self._startup = StartupSpans(getattr(package, "begun_s", perf_counter()), self._event, self.log)
         self._compiled: list[bool] = []
@@ -75,7 +75,7 @@ class Agent:
         self._steps = program.steps = Steps(
             grad_enabled=lambda: bool(program.torch.is_grad_enabled()),
             record=writer.step,
-            # In a measured run nobody asks what a step allocated: that costs more than the step's own record.
+            # Measured runs do not ask whether a step allocated memory, since that costs more than recording the step.
             flags_now=self._new_events if plan.get("note_events") or self._state is not None else None,
             reached=self._tasks.reached,
             fixed=self._step_fixed,
@@ -112,7 +112,7 @@ class Agent:
             self._startup.install(hooks)
 
     def _cover_exit(self) -> None:
-        """Cover `os._exit` too: it skips exit handlers, and children of multiprocessing end by it."""
+        """Cover `os._exit` too, which skips exit handlers and ends children of multiprocessing."""
         original = os._exit
 
         @covers(os, "_exit")
@@ -126,7 +126,7 @@ class Agent:
     def _event(self, fields: dict[str, Any]) -> None:
         self._writer.event(**fields)
 
-    # When torch is there
+    # After torch is imported
 
     def _torch_is_here(self, torch: Any) -> None:
         program, state = self._program, self._state
@@ -171,7 +171,7 @@ class Agent:
         torch.compile = roots.pause(torch.compile)
         self._hooks.call("torch._dynamo.eval_frame", dynamo_skip.skip)
         self._hooks.call("torch._dynamo.callback", lambda module: self._watch_compilations(module, roots))
-        # What dynamo takes for the unpatched call must be the original, also when it is imported now.
+        # dynamo must take the original call for the unpatched one, also if dynamo is imported now.
         self._hooks.call(
             "torch._dynamo.utils", lambda module: setattr(module, "unpatched_nn_module_call", roots.original)
         )
@@ -204,7 +204,7 @@ class Agent:
         return key
 
     def _worker_begun(self) -> None:
-        """Note that this process works for a loader: its calls, such as transforms, are no steps of the program."""
+        """Note that this process works for a loader, so its calls (such as transforms) are not steps of the program."""
         self._tasks.ignore()
         self._steps.ignore()
         self._program.pretended = None
@@ -214,7 +214,7 @@ class Agent:
             self._state.leave()
 
     def _wait_for_device(self) -> None:
-        """Wait for the device at the end of a step that is timed by itself."""
+        """Wait for the device at the end of a step that is timed individually."""
         if not is_capturing(self._program.torch):
             synchronise(self._program.torch)
 
@@ -224,10 +224,10 @@ class Agent:
         if roots is None or not roots.inside():
             self._steps.replayed(graph)
 
-    # When a step has been found or has ended
+    # After a step has been found or has ended
 
     def _search_again(self) -> bool:
-        """Tell whether another step may be searched for: a task keeps the step that it began with."""
+        """Tell whether to search for another step; not while a task runs, because its step must not change."""
         if self._tasks.has_begun:
             return False
         if self._program.roots is not None:
@@ -253,7 +253,7 @@ class Agent:
         self._guard("readback", self._read_back)
 
     def _watch_calls(self) -> None:
-        """Cover only the calls that steps, settings or the state need."""
+        """Cover only the calls that steps, settings or the recorded state need."""
         roots = self._program.roots
         if roots is None:
             return
@@ -263,11 +263,11 @@ class Agent:
             roots.watch_only(self._needed, self._steps.cover_of_anchor)
 
     def _new_events(self) -> int:
-        """Return flags of a step for what happened since the last call: compilations, new device memory, collections.
+        """Return flags of a step for events since the last call: compilations, new device memory, collections.
 
-        Allocations are asked for once in two milliseconds, because that takes 20 µs. A step in which something was
-        allocated is longer than others, so it is mostly the one after which is asked. In recorded steps nothing is
-        asked: it costs what the trace would show.
+        Allocations are read at most once in two milliseconds, because reading takes 20 µs. A step with an allocation is
+        longer than others, so the read mostly follows that step. Recorded steps are not checked: the trace would show
+        it.
         """
         if self._tasks.is_recording:
             return 0
@@ -281,10 +281,10 @@ class Agent:
         self._events_before = compilations, allocated, asked_s
         return flags
 
-    # Around the tasks
+    # Before and after tasks
 
     def _before_task(self) -> None:
-        """Hold the settings, and stop looking at the state, before a task begins."""
+        """Restore the settings, and stop recording the state, before a task begins."""
         self._guard("settings", self._settings.hold)
         roots = self._program.roots
         if self._state is not None and roots is not None and not self._settings.wants_around:
@@ -308,7 +308,7 @@ class Agent:
         if found is not None:
             self._event({"event": "out_of_memory", **found})
 
-    # The end of the process, and its children
+    # End of the process, and its children
 
     def _finish(self) -> None:
         self._guard("steps", self._steps.work_off_at_exit)
@@ -319,9 +319,9 @@ class Agent:
         self._event({"event": "exit", "num_events": self._steps.num_events})
 
     def _forked(self) -> None:
-        """Give a forked child a record of its own, begun when there is something to say.
+        """Give a forked child its own record, which begins with the child's first event.
 
-        It takes tasks if it is what does the work: if its parent has done nothing yet.
+        The child takes tasks if it does the work, that is, if its parent has done nothing yet.
         """
         self._writer.reset_after_fork()
         if self._startup is not None:

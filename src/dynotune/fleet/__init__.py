@@ -1,7 +1,7 @@
-"""Several hosts on one study: studies in a database that workers share, and the nodes of a Ray cluster.
+"""Share one study between hosts: keep studies in a database, or run blocks on the nodes of a Ray cluster.
 
-Here: who leads a study, who has a block, and how both reach another host. Not here: what a worker does with a block,
-which `search` says. SQLAlchemy comes with `dynotune[storage]`, and Ray with `dynotune[ray]`.
+This room decides which worker leads a study and which worker runs a block, and carries both between hosts. `search`
+decides how a worker runs a block. `dynotune[storage]` installs SQLAlchemy, `dynotune[ray]` installs Ray.
 """
 
 from typing import TYPE_CHECKING

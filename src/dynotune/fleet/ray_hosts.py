@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster as hosts of a study: an actor on each runs blocks."""
+"""Use the nodes of a Ray cluster as hosts of a study: an actor on each node runs blocks."""
 
 import logging
 import re
@@ -11,23 +11,23 @@ from dynotune.schema.run import RunSpec
 from dynotune.schema.study import Block, BlockResult, Study
 
 START_S = 120.0
-"""Most time for an actor to start on a node whose GPUs are free, and to ask its torch."""
+"""Longest time for an actor to start on a node with free GPUs and to ask that node's torch for its facts."""
 POLL_S, CONNECT_S = 0.5, 15.0
 LINES = "On a node of the cluster: --ray auto, or --ray HOST:PORT of its head."
 
 
 class RayHosts:
-    """Hosts that run blocks by Ray, beside this one: every other node that is like it.
+    """Run blocks by Ray on every other node of the cluster that is like this host.
 
     Args:
-        address: of the cluster, as `ray.init` takes it.
-        worker: class of the actors. It is made from `run`, `typed` and `study`, and has `do` and `refuse`: the latter
-            raises DynotuneError on a node that is unlike this one.
-        say: is told which nodes are left out, and why.
+        address: address of the cluster, in the form that `ray.init` takes.
+        worker: class of the actors. The constructor takes `run`, `typed` and `study`. The actor's method `do` runs a
+            block; `refuse` raises DynotuneError on a node that is unlike this host.
+        say: function that gets a message for each node that is left out, with the reason.
 
     Raises:
         UsageError: Ray is not installed.
-        CannotRunHere: there is no such cluster, or it is of another version of Ray or Python.
+        CannotRunHere: there is no such cluster, or the cluster has another version of Ray or Python.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class RayHosts:
         except ImportError as error:
             raise UsageError("--ray needs Ray, which is not installed.", hint="pip install 'dynotune[ray]'") from error
         self._ray, self._say, self._study, self._actors = ray, say, study, dict[str, Any]()
-        # A folder that all nodes share need not travel.
+        # Nodes that share one folder need no copy of its files.
         for env in ({}, {"working_dir": str(run.cwd)}):
             self._connect(address, env)
             unlike = self._begin(ray.remote(worker), run, typed, study)
@@ -55,15 +55,15 @@ class RayHosts:
             raise UsageError(f"--ray {address} is no address of a Ray cluster.", hint=LINES)
         try:
             if place is not None:
-                # Ray itself would try for minutes.
+                # Ray itself would retry for minutes.
                 socket.create_connection((place[1], int(place[2])), CONNECT_S).close()
             self._ray.init(address, runtime_env=dict(env), log_to_driver=False, logging_level=logging.ERROR)
-        except Exception as error:  # of many kinds, some of them Ray's own
+        except Exception as error:  # Ray raises many kinds of exceptions, some of them its own.
             why = str(error).strip().partition("\n")[0].rstrip(".")
             raise CannotRunHere(f"Ray cannot work with the cluster {address}: {why}.", hint=LINES) from error
 
     def _begin(self, remote: Any, run: RunSpec, typed: list[Any], study: Study) -> dict[str, str]:
-        """Start an actor on each other node; return why nodes are left out."""
+        """Start an actor on each other node; return why each remaining node is left out."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         own, begun = self._ray.get_runtime_context().get_node_id(), {}
@@ -86,7 +86,7 @@ class RayHosts:
         self._actors.clear()
         self._ray.shutdown()
 
-    # As `Hosts`
+    # The same interface as `Hosts`.
 
     def save(self, study: Study) -> None:
         self._study = study

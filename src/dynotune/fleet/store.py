@@ -1,9 +1,9 @@
-"""Studies in a database that several workers share: SQLite, or PostgreSQL.
+"""Keep studies in a database (SQLite or PostgreSQL) that several workers share.
 
-One worker leads a study: it plans, and writes the study and its trials. The others take blocks of runs. To lead and to
-have a block are leases: they hold as long as the worker's heartbeat goes on, by the clock of the database. A result is
-taken from the worker that has the block, once. So a worker that is killed leaves neither a gap nor a result that counts
-twice: its block is run anew, and its lead is taken over with all trials that were written.
+One worker leads a study: it plans the runs, and writes the study and its trials. The other workers take blocks of runs.
+The lead and each block are leases: a lease lasts while its worker's heartbeat goes on, by the clock of the database.
+The database accepts the result of a block once, and only from the worker that holds the block's lease. When a worker is
+killed, another one runs its block again, or takes over the lead with all written trials.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 LEASE_S = 60.0
-"""Without a heartbeat for so long, a worker is taken for dead."""
+"""A worker without a heartbeat for this time counts as dead."""
 POLL_S = 0.5
 PATIENCE_S = 120.0
-"""So long a database that does not answer is asked again, by whoever cannot go on without."""
+"""Retry a database that does not answer for at most this time, where the caller cannot go on without the database."""
 EXAMPLE = "For example --storage sqlite:///studies.db or --storage postgresql://user@host/database."
-# In order, each once; what was released is not changed any more. `worker` of a block: who is to run it, or does.
+# Migrations in order, each applied once; never change one after its release. A block's `worker` will run it or runs it.
 MIGRATIONS = (
     """CREATE TABLE study (name TEXT PRIMARY KEY, asked TEXT NOT NULL, document TEXT NOT NULL,
            finished INTEGER NOT NULL DEFAULT 0, began DOUBLE PRECISION NOT NULL, leader TEXT NOT NULL);
@@ -47,13 +47,13 @@ MIGRATIONS = (
     """CREATE TABLE block (study TEXT, id TEXT, number INTEGER NOT NULL, document TEXT NOT NULL, worker TEXT NOT NULL,
            result TEXT, PRIMARY KEY (study, id))""",
 )
-# Transactions are short, and go one after another: two that lock rows in different orders would wait for each other.
+# Transactions are short and run one after another. Two that lock rows in different orders would wait for each other.
 _BEGIN = {
     "sqlite": "BEGIN IMMEDIATE",
     "postgresql": "SET LOCAL idle_in_transaction_session_timeout = 60000; SELECT pg_advisory_xact_lock(20261)",
 }
 _DRIVER = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
-# A server that vanished without a word is noticed as soon as one that refuses.
+# Notice a server that vanished silently as soon as a server that refuses connections.
 _CONNECT: dict[str, dict[str, Any]] = {
     "sqlite": {"timeout": 30, "isolation_level": None},
     "postgresql": {"connect_timeout": 10, "tcp_user_timeout": 10_000},
@@ -63,14 +63,14 @@ _ALIVE = "SELECT id FROM worker WHERE study = :study AND seen > {now} - :lease_s
 _UNDONE = "study = :study AND result IS NULL"
 _MINE = "(worker = :me OR worker NOT IN ({alive}))"
 _TEXT = "CAST(substr({}, 1, 67108864) AS TEXT)"
-"""A document of the database, which anyone may have written: what is longer is cut short, and then refused."""
+"""Select a document from the database. Anyone may have written it, so a longer text is cut here and refused later."""
 
 
 def open_store(url: str, warn: Callable[[str], None], *, lease_s: float = LEASE_S) -> Store:
-    """Open the database, and bring its tables up to date. `warn`: is told once when the database is lost.
+    """Open the database and migrate its tables. `warn` gets one message when the database is lost.
 
     Raises:
-        UsageError: the URL is none of SQLite or PostgreSQL, or what it takes is not installed.
+        UsageError: the URL is not one of SQLite or PostgreSQL, or the driver for it is not installed.
         CannotRunHere: the database cannot be reached, or a newer dynotune wrote it.
     """
     try:
@@ -81,12 +81,12 @@ def open_store(url: str, warn: Callable[[str], None], *, lease_s: float = LEASE_
         what = f"--storage needs {error.name}, which is not installed."
         raise UsageError(what, hint="pip install 'dynotune[storage]'") from error
     except (sa.exc.ArgumentError, ValueError):
-        # A part of the URL in the reason may be one of the password.
+        # The reason may quote a part of the URL that belongs to the password.
         raise UsageError("--storage is not the URL of a database.", hint=EXAMPLE) from None
 
 
 def _engine(url: sa.URL) -> sa.Engine:
-    """Raises ValueError: the end of a password that is not quoted would be the host's name; or there is no file."""
+    """Raises ValueError: the SQLite file does not exist, or an unquoted password would end up in the host's name."""
     import sqlalchemy as sa
 
     redaction.learn({"password": str(url.password or "")} | {name: str(value) for name, value in url.query.items()})
@@ -101,9 +101,9 @@ def _engine(url: sa.URL) -> sa.Engine:
 
 
 class Store(contextlib.AbstractContextManager["Store"]):
-    """A worker's connection to a database of studies; leaving the `with` block gives up what the worker leads and has.
+    """Connect a worker to a database of studies; leaving the `with` block releases the worker's lead and blocks.
 
-    `behind`: the database lacks something that the study's folder has.
+    `behind`: true while the database lacks something that the study's folder has.
     """
 
     def __init__(self, engine: sa.Engine, warn: Callable[[str], None], lease_s: float = LEASE_S) -> None:
@@ -130,12 +130,12 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Callable[..., sa.CursorResult[Any]]]:
-        """Give what executes a statement; all of the block's take effect, or none. Raises StorageLost."""
+        """Yield a function that executes statements in one transaction. Raises StorageLost."""
         import sqlalchemy as sa
 
         def do(statement: str, **values: object) -> sa.CursorResult[Any]:
             text = sa.text(statement.replace("{alive}", _ALIVE).replace("{now}", _NOW[self._engine.name]))
-            # Right after an outage nobody could give a sign, and whoever has something has results to write.
+            # Right after an outage no worker could send a heartbeat, and workers with a block have results to write.
             is_sure = time.monotonic() - self._lost_s > self._lease_s
             known = {"me": self.me, "study": self._study, "lease_s": self._lease_s if is_sure else 1e12, **values}
             return connection.execute(text, {name: known[name] for name in text.compile().params})
@@ -145,13 +145,13 @@ class Store(contextlib.AbstractContextManager["Store"]):
                 yield do
         except sa.exc.SQLAlchemyError as error:
             self._lost_s = time.monotonic()
-            # Its own words hold the statement with all values.
+            # The database's own message holds the statement with all values.
             reason = str(getattr(error, "orig", None) or type(error).__name__).strip().partition("\n")[0]
             what = f"The database {self._engine.url.render_as_string(hide_password=True)} does not answer: {reason}."
             raise StorageLost(redaction.redacted(what), hint="See that it runs and may be written to.") from error
 
     def patiently(self, job: Callable[[], T]) -> T:
-        """Do the job again and again while the database is lost. Raises StorageLost: for longer than patience has."""
+        """Retry the job while the database is lost. Raises StorageLost after PATIENCE_S."""
         until_s = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -170,10 +170,10 @@ class Store(contextlib.AbstractContextManager["Store"]):
             self._warn(f"{error.message} What is measured is kept in the folder meanwhile.")
         self.behind = True
 
-    # A study as a whole
+    # Studies as a whole
 
     def studies(self) -> list[tuple[Study, int]]:
-        """Return all studies, the oldest first, each with the number of its workers; `warn` is told of damaged ones."""
+        """Return all studies, the oldest first, with their numbers of workers; warn of damaged studies."""
         alive = f"(SELECT count(*) FROM ({_ALIVE.replace(':study', 'study.name')}) AS a) AS workers"
         with self._transaction() as do:
             rows = do(f"SELECT name, {_TEXT.format('document')} AS text, {alive} FROM study ORDER BY began").all()
@@ -186,7 +186,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return found
 
     def study(self, name: str) -> Study:
-        """Return the study as far as it is known. Raises UsageError: there is none; StorageLost, RecordError."""
+        """Return the study from the database. Raises UsageError: no such study; StorageLost, RecordError."""
         with self._transaction() as do:
             text = do(f"SELECT {_TEXT.format('document')} FROM study WHERE name = :study", study=name).scalar()
         if text is None:
@@ -197,11 +197,11 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return found
 
     def enter(self, study: Study, asked: str, folder: str) -> None:
-        """Take part in the study of this name, and begin it if there is none.
+        """Take part in the study of this name; create the study if it does not exist.
 
-        `asked`: what tells studies from each other. `folder`: of this worker's runs.
+        `asked`: text that identifies the study's command, options and code. `folder`: folder of this worker's runs.
 
-        Raises UsageError: there is one that was asked something else; StorageLost.
+        Raises UsageError if the existing study has another `asked`, and StorageLost.
         """
         self._study, self._folder = study.name, f"{socket.gethostname()}:{folder}"
         with self._transaction() as do:
@@ -209,7 +209,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             new = "INSERT INTO study (name, asked, document, began, leader) VALUES (:study, :asked, :text, {now}, :me)"
             do(f"{new} ON CONFLICT (name) DO NOTHING", asked=asked, text=_encoded(study))
             if do("SELECT asked FROM study WHERE name = :study").scalar() != asked:
-                what = f"There is a study {study.name} already, of another command, other options or other code."
+                what = f"The study {study.name} exists already, with another command, other options or other code."
                 raise UsageError(what, hint="Name another by --study; the same command and options take part in it.")
         threading.Thread(target=self._beat, daemon=True).start()
 
@@ -219,7 +219,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
                 do("UPDATE worker SET seen = {now} WHERE id = :me")
 
     def lead(self) -> bool:
-        """Lead the study, if nobody who is alive does; blocks that its leader offered and nobody has are taken back."""
+        """Lead the study if no living worker leads it; delete blocks offered by the last leader and not taken."""
         with self._transaction() as do:
             free = "finished = 0 AND (leader = :me OR leader NOT IN ({alive}))"
             if not do(f"UPDATE study SET leader = :me WHERE name = :study AND {free}").rowcount:
@@ -228,9 +228,9 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return True
 
     def save(self, study: Study, *, patiently: bool = False) -> None:
-        """Write the study. A database that is lost is told of once, and asked again at the next call.
+        """Write the study. If the database is lost, warn once and try again at the next call.
 
-        Raises CannotRunHere: another worker leads the study meanwhile.
+        Raises CannotRunHere: another worker has taken over the lead.
         """
         here = {id(one) for one in study.trials if one.run and not one.was_elsewhere}
         trials = [replace(one, run=f"{self._folder}/{one.run}") if id(one) in here else one for one in study.trials]
@@ -254,17 +254,17 @@ class Store(contextlib.AbstractContextManager["Store"]):
     # Blocks
 
     def names(self) -> list[str]:
-        """Return the other workers on the study; none while the database is lost."""
+        """Return the names of the other workers on the study; none while the database is lost."""
         with suppress(StorageLost), self._transaction() as do:
             return list(do("{alive} AND id <> :me ORDER BY id").scalars())
         return []
 
     def run(self, host: str, block: Block, go_on: Callable[[], None]) -> BlockResult | None:
-        """Offer the block to the worker `host`, and wait for it, or for another one if that is lost.
+        """Offer the block to the worker `host`, and wait until that worker, or its replacement, has run the block.
 
         Returns:
-            None if no worker is left, or the database is lost, or lacks what a worker has to know: whoever has the
-            block then gives it in vain.
+            None if no worker is left, the database is lost, or the database lacks what a worker needs to know. The
+            result of a worker that runs the block in spite of that is not used.
         """
         if self.behind:
             return None
@@ -289,7 +289,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             return None
 
     def take(self) -> tuple[str, Block] | None:
-        """Return the next block that is for this worker, or was for one that is dead, with its id."""
+        """Return the id and text of the next block that is offered to this worker or to a dead worker."""
         free = f"SELECT id, {_TEXT.format('document')} AS text FROM block WHERE {_UNDONE} AND {_MINE}"
         with self._transaction() as do:
             if (row := do(f"{free} ORDER BY number, id LIMIT 1").first()) is None:
@@ -298,7 +298,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return row.id, _decoded(row.text, Block)
 
     def give(self, id_: str, result: BlockResult) -> bool:
-        """Write the result of a block; False if it does not count, since another worker has the block by now."""
+        """Write the result of a block; return False if another worker has the block by now."""
         with self._transaction() as do:
             mine = f"UPDATE block SET result = :text WHERE {_UNDONE} AND id = :id AND worker = :me"
             return bool(do(mine, id=id_, text=_encoded(result)).rowcount)
@@ -309,5 +309,5 @@ def _encoded(value: msgspec.Struct) -> str:
 
 
 def _decoded(text: str, type_: type[S]) -> S:
-    """Raises RecordError: somebody else wrote it, or another version."""
+    """Raises RecordError: something else, or another version of dynotune, wrote the text."""
     return document.decode(text.encode(), type_, name="What the database holds")

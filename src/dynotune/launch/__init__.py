@@ -1,12 +1,13 @@
-"""Settings and a command become a process tree and its records.
+"""Turn settings and a command into a process tree, and read the records of its processes.
 
-`process/` starts a command and ends everything that came of it, passes signals on, gives it a copy-on-write view of
-the working directory and notes the files it changed; `records/` reads what the agent wrote; `caches/` knows compile and
-kernel caches. `measuring` is the lock between two dynotunes, `sweep` removes what a killed one left.
+`process/` starts a command and ends all processes that descend from it. This package also forwards signals, gives the
+command a copy-on-write view of the working directory, and lists the files that the command changed. `records/` reads
+what the agent wrote. `caches/` handles compile and kernel caches. `measuring` locks cores and GPUs against a second
+dynotune; `sweep` removes the remains of killed runs.
 
-What a setting means is stated in `knobs`. When a run is long enough, and what its times say, is `measure`'s.
+`knobs` states the meaning of a setting. `measure` decides when a run is long enough and what its times mean.
 
-The supervisor is a process of its own that imports from here without site-packages, so this face imports late.
+The supervisor, a separate process, imports from this room without site-packages, so `__init__` imports lazily.
 """
 
 from typing import TYPE_CHECKING

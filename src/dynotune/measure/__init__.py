@@ -1,10 +1,10 @@
-"""Runs of the user's command, and what may be concluded from them.
+"""Run the user's command, and draw conclusions from the runs.
 
-`live/` starts the command and carries out tasks in it, `comparison/` compares two arms, `startup/` times starts,
-`checks/` compares the results of two arms. Other rooms import from these four.
+`live/` starts the command and carries out tasks in it, `comparison/` compares a candidate with the baseline, `startup/`
+times starts, and `checks/` compares their results. Other rooms import from these four.
 
-Starting a process and reading its records is `launch`'s. Which arms are worth comparing is decided in `search`, and
-why a command is slow in `diagnose`.
+`launch` starts processes and reads their records. `search` chooses the candidates, and `diagnose` finds out why a
+command is slow.
 """
 
 __all__ = []

@@ -1,15 +1,15 @@
-"""Facts about machine, environment and processes, and samples over time. Reads, never writes.
+"""Collect facts about machine, environment and processes, and samples over time. This room reads and never writes.
 
 `machine` gathers all facts within a deadline: `host.*`, `gpu.*` and `env.*` of this machine, and `python.*`, `torch.*`
-and `package.*` of an interpreter that `torch_build` asks. A fact that could not be had is Unknown with a reason.
-`Sampler` samples beside a run; `over` gives the facts of a window of samples, and `judge` says what came from outside
-the arm's own processes. Every fact is listed in docs/reference/facts.md.
+and `package.*` of an interpreter, through `torch_build`. An unavailable fact is Unknown with a reason. `Sampler` takes
+samples beside a run. `over` gives the facts of a window of samples. `judge` reports disturbances from outside the
+measured processes. docs/reference/facts.md lists every fact.
 
-`sources/` read, `facts/` name, `sampling/` watches, and `gpu_code/` says which GPU code files hold. The last is
-imported by those who need it.
+`sources/` reads, `facts/` names facts, `sampling/` takes samples, and `gpu_code/` lists the GPU code in files. Only the
+rooms that need `gpu_code` import it.
 
-Nothing here concludes what is wrong with a program, changes a setting, starts the user's command or makes a CUDA
-context. `samples.jsonl` is the one file written, where the caller says.
+This room does not judge programs, change settings, start the user's command or create a CUDA context. The only file
+written is `samples.jsonl`, at a path that the caller gives.
 """
 
 from dynotune.probe.facts import compatibility, environment, gpu, host, host_memory, torch_build

@@ -1,10 +1,10 @@
-"""Recipes: written from studies; read, checked and exported as the untrusted input that they are.
+"""Write recipes from studies; read, check and export recipes, which are untrusted input.
 
-`writing` makes a recipe from a study, `checking` lets through what a recipe may set and compares machines,
-`verify` holds a recipe against a new comparison, `export` says what each setting takes elsewhere.
+`writing` makes a recipe from a study. `checking` decides which settings a recipe may apply, and compares machines.
+`verify` compares a recipe's claim with a new comparison. `export` writes each setting in the form another tool takes.
 
-The struct is `schema.recipe`'s. What is proved is decided in `search`; texts for shells and containers are made in
-`report.export`.
+`schema.recipe` defines the struct. `search` decides which settings are proved. `report.export` writes texts for shells
+and containers.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""From an untrusted recipe to settings that may be applied here."""
+"""Turn an untrusted recipe into settings that may be applied here."""
 
 import difflib
 import hashlib
@@ -28,20 +28,20 @@ FACTS = {
     "num_cores": "host.num_cores",
     "shm_bytes": "host.shm_bytes",
 }
-"""Names in a recipe, and those of the facts that they hold."""
+"""Map each name in a recipe to the name of the fact that it records."""
 
 MATTERS = [name for name in LABELS if name != "python"]
-"""Where one of these differs, a proof says nothing: the machine of a comparison, and the driver."""
+"""If the machine or the driver differs in one of these, a proof made there says nothing about this machine."""
 
-# `data/coco.yaml` and `/mnt/imagenet` are places; `1/2` and `facebook/opt-1.3b` are not.
+# `data/coco.yaml` and `/mnt/imagenet` are paths; `1/2` and `facebook/opt-1.3b` are not.
 _PLACE = re.compile(r"(/|\.{1,2}/|~).*|.*/[^/]*\.[A-Za-z]\w{0,5}", re.DOTALL)
 
 
 class Differs(msgspec.Struct, frozen=True):
-    """Difference between here and where a recipe was proved.
+    """Describe a difference between this machine and the machine where a recipe was proved.
 
     Args:
-        proved: there; "" where the recipe does not say. `here`: "" where there is none.
+        proved: value on the machine of the proof; "" if not in the recipe. `here`: value here; "" if there is none.
     """
 
     what: str
@@ -50,21 +50,21 @@ class Differs(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         if not self.proved:
-            return f"{self.what}: the recipe does not say on which it was proved"
+            return f"{self.what}: the recipe does not name the one it was proved on"
         return f"{self.what} differs: {self.proved} where it was proved, {self.here or 'none'} here"
 
 
-# To settings
+# From recipe to settings
 
 
 def settings(recipe: Recipe, name: str, typed: Sequence[Setting] = ()) -> knobs.Checked:
-    """Return an untrusted recipe's settings that may be applied, and those that the user typed, which win; the rest.
+    """Return the settings to apply (the recipe's, overridden by those the user typed), and the rejected ones.
 
     Args:
-        name: of the recipe's file, for errors.
+        name: file name of the recipe, for error messages.
 
     Raises:
-        UsageError: one of the recipe's is unknown, or of a value that its knob does not take.
+        UsageError: a setting of the recipe has an unknown knob, or a value that its knob does not take.
     """
     given = {setting.knob: setting for setting in typed}
     found = [given.get(knob) or _setting_of(knob, value, name) for knob, value in recipe.settings.items()]
@@ -72,10 +72,10 @@ def settings(recipe: Recipe, name: str, typed: Sequence[Setting] = ()) -> knobs.
 
 
 def baseline(recipe: Recipe, name: str) -> list[Setting]:
-    """Return what an untrusted recipe was compared with: values of the command's placeholders.
+    """Return the baseline that an untrusted recipe was compared with: values of the command's placeholders.
 
     Raises:
-        UsageError: as `settings`, or only the user may set one of them.
+        UsageError: as for `settings`, or one of the values is one that only the user may set.
     """
     pairs = (text.partition("=") for text in recipe.recipe.baseline)
     checked = knobs.check(_setting_of(knob, value, name) for knob, _, value in pairs)
@@ -88,7 +88,7 @@ def baseline(recipe: Recipe, name: str) -> list[Setting]:
 
 
 def not_applied(left_out: Sequence[Setting], name: str) -> list[str]:
-    """Return lines that say which settings of the recipe `name` are not applied, why, and what to type."""
+    """Return lines that name the settings of recipe `name` that are not applied, the reasons, and what to type."""
     if not left_out:
         return []
     why = (
@@ -99,7 +99,7 @@ def not_applied(left_out: Sequence[Setting], name: str) -> list[str]:
 
 
 def problems(recipe: Recipe, name: str) -> dict[str, str]:
-    """Return knob to the reason why its setting is refused, or is not applied unless it is typed."""
+    """Map each knob to the reason why its setting is refused, or is applied only if the user types it."""
     found = {}
     for knob, value in recipe.settings.items():
         try:
@@ -113,7 +113,7 @@ def problems(recipe: Recipe, name: str) -> dict[str, str]:
 
 
 def _setting_of(knob: str, value: Scalar, name: str) -> Setting:
-    """Read one setting of an untrusted recipe, not yet checked; UsageError as `settings`."""
+    """Read one setting of an untrusted recipe without checking it. Raises UsageError as `settings` does."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     try:
         setting = knobs.parse(f"{knob}={text}")
@@ -135,7 +135,7 @@ def _setting_of(knob: str, value: Scalar, name: str) -> Setting:
 
 
 def unproved(recipe: Recipe) -> list[str]:
-    """List settings that the recipe has no proof for, each with the value that was proved, in a sentence."""
+    """List each setting that the recipe has no proof for, in a sentence with the value that was proved."""
     proved = {proof.knob: proof.value for proof in recipe.proof}
     said = []
     for knob, value in recipe.settings.items():
@@ -146,15 +146,15 @@ def unproved(recipe: Recipe) -> list[str]:
     return said
 
 
-# Here and there
+# From the recipe's machine to this one
 
 
 def differences(recipe: Recipe, facts: Facts, command: Sequence[str], *, strict: bool = False) -> list[Differs]:
-    """Say in what this machine and this command are not those that `recipe` was proved on.
+    """List how this machine and this command differ from those that `recipe` was proved on.
 
     Args:
-        facts: of here; what is Unknown here and known there differs.
-        strict: name also what the recipe ought to say and does not.
+        facts: facts of this machine. A fact that is Unknown here and known in the recipe counts as a difference.
+        strict: also list facts that the recipe should give and does not.
     """
     found = [_machine_differs(recipe, facts, name) for name in _relevant(recipe, facts)]
     found.append(command_differs(recipe, command))
@@ -162,7 +162,7 @@ def differences(recipe: Recipe, facts: Facts, command: Sequence[str], *, strict:
 
 
 def _relevant(recipe: Recipe, facts: Facts) -> list[str]:
-    """Return what matters: if there was no GPU, or is none, their number says it all."""
+    """Return the facts to compare. If either machine has no GPU, the number of GPUs is enough."""
     no_gpu = recipe.facts.get("gpu_count") == 0 or facts.get("gpu.count") == 0
     return [name for name in MATTERS if not (no_gpu and name in ("gpu", "driver"))]
 
@@ -170,7 +170,7 @@ def _relevant(recipe: Recipe, facts: Facts) -> list[str]:
 def _machine_differs(recipe: Recipe, facts: Facts, name: str) -> Differs | None:
     proved, here = recipe.facts.get(name), facts.get(FACTS[name])
     if proved is None:
-        # A build of torch without CUDA has none to tell.
+        # A build of torch without CUDA has no CUDA version.
         return None if name == "cuda" else Differs(LABELS[name], "", "")
     if isinstance(here, Unknown):
         return Differs(LABELS[name], str(proved), f"unknown ({here.reason})")
@@ -180,10 +180,10 @@ def _machine_differs(recipe: Recipe, facts: Facts, name: str) -> Differs | None:
 
 
 def command_differs(recipe: Recipe, command: Sequence[str]) -> Differs | None:
-    """Say how `command` differs from the recipe's. Folders do not count, and neither does Python's version.
+    """Describe how `command` differs from the recipe's. Folders and Python's version are ignored.
 
-    `python train.py --data /mnt/a` and `/usr/bin/python3.12 src/train.py --data ~/a` are the same; other arguments, or
-    another order of them, are not.
+    `python train.py --data /mnt/a` and `/usr/bin/python3.12 src/train.py --data ~/a` are the same command. Other
+    arguments, or the same arguments in another order, make another command.
     """
     there = recipe.recipe.command
     if not there:
@@ -199,7 +199,7 @@ def command_differs(recipe: Recipe, command: Sequence[str]) -> Differs | None:
     spans = [
         span for span in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if span[0] != "equal"
     ]
-    # With the word before: `--batch 32` says more than `32`.
+    # Show the preceding word as well: `--batch 32` says more than `32`.
     first = max(0, min(span[1] for span in spans) - 1)
     proved_words = [word for _, begin, end, _, _ in spans for word in there[begin:end]]
     here_words = [word for _, _, _, begin, end in spans for word in command[begin:end]]
@@ -209,7 +209,7 @@ def command_differs(recipe: Recipe, command: Sequence[str]) -> Differs | None:
 
 
 def command_hash(command: Sequence[str]) -> str:
-    """Hash what counts of a command: the same for two that `command_differs` holds for one. Secrets do not count."""
+    """Hash the parts of a command that `command_differs` compares, without secrets; same command, same hash."""
     return hashlib.sha256("\0".join(_identity(command)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -217,7 +217,7 @@ def _identity(command: Sequence[str]) -> list[str]:
     command = redaction.words(command)
     words = [_without_folder(word) if at else _program(word) for at, word in enumerate(command)]
     for at, word in enumerate(command[:-1]):
-        if word == "-c":  # a program's text, not a place
+        if word == "-c":  # the text of a program, not a path
             words[at + 1] = command[at + 1]
     return words
 

@@ -1,4 +1,4 @@
-"""What each setting of a recipe takes where dynotune does not apply it."""
+"""Write each setting of a recipe in the form that tools other than dynotune take."""
 
 import tomllib
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from dynotune.schema.recipe import Recipe
 from dynotune.schema.setting import UNSET, Setting
 
 LARGEST_SHM_BYTES = 16 << 30
-"""What the doctor advises for a container; more has to be asked for."""
+"""The shared memory that the doctor advises for a container. Users must ask for more themselves."""
 _LINES: dict[str, dict[str, str]] = tomllib.loads(files(__package__).joinpath("lines.toml").read_text("utf-8"))
 
 ON_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers", "loader.multiprocessing_context")
-"""Knobs that mean nothing to a loader without workers."""
+"""Knobs that have no effect on a loader without workers."""
 
 
 def export_parts(
@@ -29,12 +29,12 @@ def export_parts(
     *,
     left_out: Sequence[Setting] = (),
 ) -> formats.Parts:
-    """Group the settings by what it takes to have them.
+    """Group the settings by the means that apply them: variables, code, commands and so on.
 
     Args:
-        settings: of `recipe`, checked; `left_out`: its others, which are named and not written.
-        name: of its file.
-        shm_size: as given by the user, in Kubernetes' words.
+        settings: checked settings of `recipe`. `left_out`: its remaining settings, which are listed in comments only.
+        name: file name of the recipe.
+        shm_size: size that the user gave, in Kubernetes' notation.
 
     Raises:
         UsageError: two of the settings set the same thing.
@@ -55,7 +55,7 @@ def export_parts(
         recipe=name,
         about=formats.about(head.speedup, head.ci, head.objective, told),
         command=redaction.words(variants.variant(head.command, {}, knobs.of_launch(settings), Path()).command),
-        # One with line ends would not survive in a comment.
+        # A value with line ends would break out of a comment.
         typed=[
             redaction.redacted(text).replace(redaction.MARK, "VALUE")
             for text in map(str, knobs.check(settings).left_out)
@@ -78,7 +78,7 @@ def export_parts(
 
 
 def _variables(recipe: Recipe, chosen: Sequence[tuple[Setting, Knob]]) -> dict[str, str]:
-    """Return variables as a run would have them, in an environment that is empty otherwise."""
+    """Return the environment variables that a run with these settings adds to an empty environment."""
     asked = [setting for setting, knob in chosen if not isinstance(knob.site, Preload)]
     torch = recipe.facts.get("torch")
     env, _ = environment.build(asked, {}, run_dir=Path("/"), facts={} if torch is None else {"torch.version": torch})
@@ -86,7 +86,7 @@ def _variables(recipe: Recipe, chosen: Sequence[tuple[Setting, Knob]]) -> dict[s
 
 
 def _code(setting: Setting, knob: Knob, device: str) -> str:
-    """Return the line of Python that does it; "" for what is set before Python starts."""
+    """Return the Python line that applies a setting; "" for a setting that is applied before Python starts."""
     value = setting.value
     match knob.site:
         case Attr(path):
@@ -108,7 +108,7 @@ def _beside(setting: Setting, knob: Knob) -> str:
         case AllocConf():
             return "this replaces a configuration of the allocator that is set already; dynotune run merges them."
         case Preload(libraries) if setting.value not in libraries:
-            return "nothing is to be preloaded; take other allocators out of LD_PRELOAD."
+            return "preload nothing; take other allocators out of LD_PRELOAD."
         case Library() if knob.id not in _LINES:
             return "no line of code does it: dynotune run applies it."
         case Preload():
@@ -117,7 +117,7 @@ def _beside(setting: Setting, knob: Knob) -> str:
 
 
 def _shm(recipe: Recipe, settings: Sequence[Setting], given: str | None) -> tuple[str, str]:
-    """Return the shared memory's size for loader workers, and its source; "" if nothing says that there are any."""
+    """Return the size of shared memory for loader workers, and its source; "" if no worker is known to exist."""
     workers = next((setting.value for setting in settings if setting.knob == "loader.num_workers"), None)
     if workers == 0 or (workers is None and not any(setting.knob in ON_WORKERS for setting in settings)):
         return "", ""
@@ -126,4 +126,4 @@ def _shm(recipe: Recipe, settings: Sequence[Setting], given: str | None) -> tupl
     there = recipe.facts.get("shm_bytes")
     if isinstance(there, int) and not isinstance(there, bool) and 0 < there <= LARGEST_SHM_BYTES:
         return f"{-(-there // 2**20)}Mi", "as where it was proved; --shm-size sets another"
-    return "16Gi", "a limit, not what is taken; --shm-size sets another"
+    return "16Gi", "a limit, not an allocation; --shm-size sets another"

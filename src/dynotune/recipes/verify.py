@@ -1,4 +1,4 @@
-"""Whether a new comparison meets what a recipe states."""
+"""Check whether a new comparison confirms the speed-up that a recipe states."""
 
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.recipe import Outcome, Recipe
@@ -6,18 +6,18 @@ from dynotune.text import words
 
 
 def judge_recipe(recipe: Recipe, comparison: Comparison, *, is_whole: bool = True) -> tuple[Outcome, str]:
-    """Judge `met`, `not-met` or `undecided`, and say why.
+    """Return `met`, `not-met` or `undecided`, and the reason.
 
-    Without some of its settings (`is_whole` is false) a recipe may still be met, but not refuted.
+    If some settings were left out (`is_whole` is false), the comparison can confirm the recipe but not refute it.
 
-    Met: better again, and by no less than the lower end of the stated interval. Of two honest measurements, each with
-    its own error, the second lies above the first one's lower end in 19 of 20 cases or more; an interval that merely
-    reaches it could be so wide that it says nothing. Not met: not better, or the new interval lies below the stated
-    one. Else undecided: more pairs, or a quieter machine, would tell.
+    Met: the command is faster again, by at least the lower end of the stated interval. If two measurements
+    are honest, the second lies above the lower end of the first one's interval in 19 of 20 cases or more. A new
+    interval that only overlaps the stated one may be too wide to say anything. Not met: the command is not faster, or
+    the new interval lies below the stated one. Undecided: all else. More pairs or a quieter machine would decide it.
     """
     outcome, reason = _judge(recipe, comparison)
     if outcome != "met" and comparison.verdict == "faster" and recipe.recipe.within:
-        reason += " The recipe was proved on steps alone; runs also hold what lies between them, such as validating."
+        reason += " The recipe was proved on steps alone; runs also contain work between steps, such as validation."
     if outcome == "not-met" and not is_whole:
         return "undecided", f"Not all settings of the recipe were applied. {reason}"
     return outcome, reason

@@ -1,4 +1,4 @@
-"""From a study to its recipe."""
+"""Write the recipe of a study."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ MOST_LOG = 50.0
 
 
 def recipe_of(study: Study) -> Recipe:
-    """Return what `study` proved.
+    """Return the recipe that `study` proved.
 
     Raises:
-        UsageError: it proved nothing.
+        UsageError: the study proved no setting.
     """
     confirmed, chosen = study.confirmed, study.recipe
     if not chosen or confirmed is None or confirmed.verdict != "faster" or not confirmed.speedup or not confirmed.ci:
@@ -68,30 +68,30 @@ def recipe_of(study: Study) -> Recipe:
 
 
 def _holds(first: Recipe, study: Study) -> bool:
-    """Tell whether a recipe's statement was proved here, on this command, and for the settings that it has now."""
+    """Tell whether a recipe's statement was proved on this machine and command, and with the settings it has now."""
     head, run = first.recipe, study.run
     told = (head.objective, head.caches, head.step_function, head.phase)
     now = (run.objective, run.caches, run.step_function, run.phase)
     whole = {proof.knob for proof in first.proof} == set(first.settings) and not unproved(first)
-    # Some may be left out here, since only the user may set them.
+    # Settings that only the user may set may be left out here.
     applied = {str(Setting(knob, value)) for knob, value in first.settings.items()} <= set(map(str, run.settings))
     return applied and told == now and whole and not differences(first, study.facts, run.command, strict=True)
 
 
 def _times(head: Header, first: Header) -> Header:
-    """Multiply the gain of one by the other's; unknown if the first one states none."""
+    """Multiply the two gains; the product is unknown if the first recipe states no gain."""
     gains = [_as_logs(one) for one in (first, head)]
     known = [gain for gain in gains if gain is not None]
     if len(known) < 2:
         return replace(head, speedup=None, ci=None, num_pairs=None)
     log = math.fsum(gain[1] for gain in known)
-    # Both were measured apart from each other, so their errors add as squares.
+    # The two gains were measured independently, so the squares of their errors add.
     below, above = (math.hypot(*(gain[1] - gain[end] for gain in known)) for end in (0, 2))
     return replace(head, speedup=math.exp(log), ci=(math.exp(log - below), math.exp(log + above)), num_pairs=None)
 
 
 def _as_logs(head: Header) -> tuple[float, float, float] | None:
-    """Return logarithms of the lower end, the speed-up and the upper end; None if not told, or beyond all reason."""
+    """Return logarithms of lower end, speed-up and upper end; None if one is missing or outside any plausible range."""
     if head.speedup is None or head.ci is None:
         return None
     low, middle, high = (math.log(ratio) for ratio in (head.ci[0], head.speedup, head.ci[1]))
@@ -99,7 +99,7 @@ def _as_logs(head: Header) -> tuple[float, float, float] | None:
 
 
 def facts_to_keep(facts: Facts, command: Sequence[str]) -> dict[str, Scalar]:
-    """Return those of these facts that a recipe tells; what is unknown or none is left out."""
+    """Return the facts that a recipe records; unknown and missing ones are left out."""
     kept: dict[str, Scalar] = {}
     for name, fact in FACTS.items():
         found = facts.get(fact)
@@ -114,9 +114,9 @@ def _created(study: Study) -> str:
 
 
 def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
-    """Return the proof: the ablation; the confirmation if it is the only setting, or none was ablated.
+    """Return the setting's proof: its ablation, or the confirmation if it is the only setting or none was ablated.
 
-    Of one setting on top of a recipe, the confirmation leaves just that one out.
+    When the study adds one setting to a recipe, the confirmation compares with and without just this setting.
     """
     effect = next((each.effect for each in study.candidates if each.setting == setting), None)
     effect = effect or knobs.get(setting.knob).effect
@@ -134,13 +134,13 @@ def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
 
 
 def _ablated(study: Study, setting: Setting) -> tuple[float, tuple[float, float], int, list[str]] | None:
-    """Return the whole's gain over all but this setting, from the last ablation that tells.
+    """Return the gain of all settings over all but this one, from the last ablation that measured it.
 
-    Last, the knobs that were left out with it.
+    Also return the knobs that were left out together with this setting.
     """
     needing = [one for one in study.candidates if str(setting) in one.needs]
     for estimate in reversed(study.estimates):
-        # Of a round that did not let it stay, nothing is a proof.
+        # If the round did not keep the setting, none of its comparisons is a proof.
         if estimate.phase != "prune" or estimate.ci is None or (estimate.p is not None and estimate.p > PART_ERROR):
             continue
         for whole, rest, power in ((estimate.arm, estimate.against, 1), (estimate.against, estimate.arm, -1)):

@@ -113,7 +113,7 @@ def test_a_result_is_written_again_when_it_is_asked_for(program, tmp_path):
         ("{", "damaged"),
         ("[1]", "damaged"),
         ('{"schema": "dynotune.task/9", "task": {"type": "time-window"}}', "this agent reads dynotune.task/1"),
-        ('{"schema": "dynotune.task/1", "task": {"type": "sing"}}', "no task that this agent knows"),
+        ('{"schema": "dynotune.task/1", "task": {"type": "sing"}}', "does not know this task"),
         ('{"schema": "dynotune.task/1"}', "damaged"),
     ],
 )

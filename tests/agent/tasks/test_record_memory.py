@@ -179,4 +179,4 @@ def test_a_program_that_compiles_is_recorded_without_its_modules(training):
     found = run.accounted(run.records())
     assert found.peak.of("weights") == num_bytes(run.weights)
     assert all(not term.modules for term in found.peak.terms)
-    assert any("modules are not told" in note for note in found.notes)
+    assert any("modules are unknown" in note for note in found.notes)

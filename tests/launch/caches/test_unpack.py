@@ -236,7 +236,7 @@ def test_a_pipe_a_folder_and_a_missing_file_are_no_packs(tmp_path):
 def test_the_digest_is_of_the_whole_file_and_checked_first(tmp_path):
     pack = packs.by_hand(tmp_path / "p", b"{nonsense", packs.member(FILE))
     with unpack.opened(pack) as file:
-        with pytest.raises(RecordError, match="not the pack that was meant"):
+        with pytest.raises(RecordError, match="not the expected pack"):
             unpack.refuse_digest(file, "0" * 64, "p")
         with pytest.raises(UsageError, match="not a SHA-256"):
             unpack.refuse_digest(file, "123", "p")

@@ -114,7 +114,7 @@ def test_a_revision_that_is_not_there_or_is_the_working_tree_is_refused(reposito
         with pytest.raises(UsageError, match="git knows no revision"):
             revision.find(repository, name)
     git(repository, "checkout", "--quiet", "--", ".")
-    with pytest.raises(UsageError, match="both arms would be the same"):
+    with pytest.raises(UsageError, match="baseline and candidate would be the same"):
         revision.find(repository, "main")
     with pytest.raises(UsageError, match="not a git repository"):
         revision.find(tmp_path, "main")

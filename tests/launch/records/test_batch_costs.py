@@ -106,7 +106,7 @@ def test_pinning_is_of_the_process_that_draws():
 
 
 def test_a_damaged_event_is_an_error():
-    with pytest.raises(RecordError, match="not as dynotune's agent writes it"):
+    with pytest.raises(RecordError, match="not as dynotune's agent writes events"):
         loading(record(2, {"drawn_by": 1}))
 
 

@@ -492,7 +492,7 @@ def test_a_ratio_that_no_machine_gives_is_an_error() -> None:
 
 
 def test_an_arm_that_was_first_too_often_is_an_error() -> None:
-    with pytest.raises(StatisticsError, match="By pair 2 one arm was first too often"):
+    with pytest.raises(StatisticsError, match="By pair 2 one run was first too often"):
         judge([Pair("baseline", 1.0, 1.0), Pair("baseline", 1.0, 1.0)])
 
 

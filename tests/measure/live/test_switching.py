@@ -290,7 +290,7 @@ def test_a_compiled_program_has_arms_given_up_that_compile_it_anew(switch):
         ["matmul.fp32_precision=high"],
         ["cudnn.deterministic=true"],
     )
-    assert found.given_up == {"matmul.fp32_precision=high": "torch compiled the program anew after the switch"}
+    assert found.given_up == {"matmul.fp32_precision=high": "torch compiled the program again after the switch"}
     assert [estimate.arm for estimate in found.estimates] == ["cudnn.deterministic=true"]
 
 

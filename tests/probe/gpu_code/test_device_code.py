@@ -101,7 +101,7 @@ def test_a_linker_script_among_the_libraries_is_no_problem_unless_it_was_named(t
     script = tmp_path / "libncurses.so"
     script.write_text("INPUT(libncurses.so.6 -ltinfo)\n")
     assert scan(tmp_path).problems == []
-    assert [problem.what for problem in scan(script).problems] == ["it is no ELF file, fat binary or PTX"]
+    assert [problem.what for problem in scan(script).problems] == ["it is not an ELF file, fat binary or PTX"]
 
 
 WHOLE = library(NATIVE, OLD, link_input=PTX_ONLY)

@@ -68,7 +68,7 @@ def test_a_container_of_unknown_version_is_said_and_the_rest_is_read():
     content = container(entry(MACHINE, 80), version=7) + container(entry(MACHINE, 90))
     found, told = read(content)
     assert found == [["sm_90"]]
-    assert told == ["the fat binary at byte 0 is of version 7, which is not known: it is left out"]
+    assert told == ["the fat binary at byte 0 is of version 7, which is unknown, so it is left out"]
 
 
 def test_an_entry_of_unknown_version_or_kind_is_kept_without_a_form():

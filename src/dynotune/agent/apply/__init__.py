@@ -1,1 +1,1 @@
-"""Settings, applied in the running program and read back from it."""
+"""Apply settings in the running program, and read them back from it."""

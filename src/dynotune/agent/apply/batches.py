@@ -1,7 +1,7 @@
-"""`loader.batches=by-length`: batches of sequences that are about as long, of what the program's sampler gives.
+"""Apply `loader.batches=by-length`: group sequences from the program's sampler into batches of similar length.
 
-Lengths are read once, in a forked process that ends after a few seconds: the program's random numbers and open files
-stay what they are. A loader keeps its order where this says nothing, and where it does not shuffle.
+Lengths are read once, in a forked process that ends after a few seconds, so the program's random numbers and open files
+do not change. A loader keeps its order if lengths are equal or unknown, or if it does not shuffle.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .site import Site, answer
 
 _READING_S = 5.0
 _NUM_BATCHES = 50
-"""Batches that are sorted together: enough for like lengths, and few beside an epoch."""
+"""Number of batches that are sorted together: enough to find similar lengths, and few compared with an epoch."""
 
 
 class BatchesSite(Site):
-    """Site that gives another batch sampler to loaders that shuffle, those of Transformers' Trainer too."""
+    """Give another batch sampler to loaders that shuffle, including those of Transformers' Trainer."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -34,7 +34,7 @@ class BatchesSite(Site):
 
         class ByLength(data.BatchSampler):  # type: ignore[misc, name-defined]
             lengths: Any = None
-            dataset: Any = None  # of one that a framework makes anew
+            dataset: Any = None  # of a loader that a framework creates again
 
             def __iter__(self) -> Iterator[list[int]]:
                 if self.lengths is None and self.dataset is not None:
@@ -54,10 +54,10 @@ class BatchesSite(Site):
                 return
             batches = ByLength(plain.sampler, plain.batch_size, plain.drop_last)
             batches.dataset = loader.dataset
-            loader.__dict__["batch_sampler"] = batches  # past the refusal to have it changed
+            loader.__dict__["batch_sampler"] = batches  # bypass DataLoader's refusal to change this attribute
 
     def _lengths(self, dataset: Any) -> array[int]:
-        """Return those of all samples; none where they cannot be had, or tell nothing."""
+        """Return the lengths of all samples; none if they cannot be read or do not help."""
         try:
             lengths = read_lengths(dataset)
             if len(set(lengths)) < 2:
@@ -77,14 +77,14 @@ class BatchesSite(Site):
 
 
 def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
-    """Yield each index of the sampler once; the smaller batch at the end holds the last ones, however long they are."""
+    """Yield each index of the sampler once; the last samples form the smaller batch at the end, of any length."""
     size, indices = batches.batch_size, iter(batches.sampler)
     rest: list[int] = []
     for number in count():
         window = rest + list(islice(indices, size * _NUM_BATCHES))
         whole = len(window) // size * size
         found, rest = window[:whole], window[whole:]
-        with contextlib.suppress(IndexError, TypeError):  # later samples have no length: they keep their order
+        with contextlib.suppress(IndexError, TypeError):  # later samples have no known length and keep their order
             found = sorted(found, key=lengths.__getitem__)
         cut = [found[at : at + size] for at in range(0, whole, size)]
         random.Random(number).shuffle(cut)
@@ -96,12 +96,12 @@ def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
 
 
 def read_lengths(dataset: Any) -> array[int]:
-    """Read the lengths of all samples one after the other, in a process of its own.
+    """Read the lengths of all samples, one after another, in a separate process.
 
     Raises:
-        ValueError: they cannot be read, or not soon enough.
+        ValueError: they cannot be read, or not in time.
     """
-    context = importlib.import_module("multiprocessing").get_context("fork")  # not before a program needs it
+    context = importlib.import_module("multiprocessing").get_context("fork")  # rarely needed
     receives, sends = context.Pipe(duplex=False)
     child = context.Process(target=_tell_lengths, args=(dataset, sends))
     child.start()
@@ -114,7 +114,7 @@ def read_lengths(dataset: Any) -> array[int]:
     except EOFError:
         raise ValueError("the process that read the lengths of its samples crashed") from None
     finally:
-        child.kill()  # no handler of the program runs in it
+        child.kill()  # run no handler of the program in the forked process
         child.join()
     if isinstance(found, str):
         raise ValueError(found)

@@ -1,4 +1,4 @@
-"""Compiling the outermost module, or the calls that its forward makes of itself."""
+"""Compile the outermost module, or the calls that its forward makes to the module itself."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ _PLAIN = (int, float, bool, complex, type(None))
 
 
 class CompileSite(Site):
-    """Site of `compile.mode`: in place, so that a module keeps its class, its parameters' names and its hooks.
+    """Apply `compile.mode` in place, so that a module keeps its class, its parameters' names and its hooks.
 
-    After its first call: what that makes and keeps (anchors, positions, lazy weights) breaks the graph, and one that
-    broke in a loop over layers stays in pieces. What runs once, to warm up, is not compiled at all.
+    Compile a module after its first call. Things that the first call creates and keeps (anchors, positions, lazy
+    weights) break the graph, and a graph that broke in a loop over layers stays in pieces. A module that runs only once
+    is not compiled.
 
-    A module whose forward is given a batch as it comes from the loader (file names among tensors) and calls itself with
-    the tensors, then takes the loss, is compiled in these calls of itself alone: as a whole it breaks wherever the loss
-    looks at values, and is compiled again for each number of targets.
+    Some modules get a batch as the loader gives it (file names among tensors), call themselves with the tensors, and
+    then compute the loss. Only these inner calls are compiled. Compiled as a whole, the module would break wherever the
+    loss reads values, and would compile again for each number of targets.
     """
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
@@ -49,13 +50,13 @@ class CompileSite(Site):
             except Exception:  # torch before 2.6 has no stances
                 model = args[0] if args else kwargs.get("model")
                 if isinstance(model, torch.nn.Module):
-                    # `disable` would give no wrapper, whose name is in the keys of the state.
+                    # `disable` would return no wrapper, and the wrapper's name is part of the state's keys.
                     return torch._dynamo.disable(model)
                 kwargs["disable"] = True
             return original(*args, **kwargs)
 
     def _force_eager(self) -> None:
-        # Not at start: it imports the compiler, which takes seconds, for programs that never compile.
+        # Not at the start, since importing the compiler takes seconds and some programs never compile.
         from torch._dynamo import eval_frame
 
         if eval_frame._stance.stance != "force_eager":
@@ -66,8 +67,8 @@ class CompileSite(Site):
             self._force_eager()
 
     def on_root(self, module: Any) -> None:
-        """Leave to the whole the parts that ran by themselves before: with graphs of their own inside its call, each
-        would end the step of the CUDA graphs around it.
+        """Compile only the whole module, not parts that ran by themselves before: a part with its own graph inside the
+        whole call would end the step of the surrounding CUDA graphs.
         """
         parts = {id(part) for part in module.modules()}
         for root in (ref() for ref in self._roots):
@@ -90,7 +91,7 @@ class CompileSite(Site):
             compiled = self.torch.compile(module.forward, mode=self.value)
             module._compiled_call_impl = CompiledInside(module, compiled, self.torch.Tensor)
         else:
-            # Not by its own name: a class may mean something else by it.
+            # Avoid the name `compile`, which a class may use for something else.
             self.torch.nn.Module.compile(module, mode=self.value)
         self._roots.append(weakref.ref(module))
 
@@ -120,7 +121,7 @@ class CompileSite(Site):
 
 
 def why_not(torch: Any, module: Any) -> str:
-    """Say why a module cannot be compiled; "" if it can."""
+    """Return why a module cannot be compiled; "" if it can."""
     if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
         return "the program compiles %s itself" % type(module).__name__
     is_script = isinstance(module, torch.jit.ScriptModule)
@@ -128,10 +129,10 @@ def why_not(torch: Any, module: Any) -> str:
 
 
 class OwnCalls:
-    """Calls that a module's forward makes to itself in its first call.
+    """Calls that a module's forward makes to the module itself, in its first call.
 
-    `once_in_tensors` says that it did so just once, with nothing but tensors, and was not called so itself. Calls that
-    follow each other would each begin a step of CUDA graphs, which overwrites what the one before gave.
+    `once_in_tensors` is true if there was exactly one such call, it had only tensors, and it contained no further one.
+    Several calls would each begin a step of CUDA graphs, which overwrites the results of the previous call.
     """
 
     def __init__(self, module: Any, tensor: type) -> None:
@@ -163,8 +164,8 @@ class OwnCalls:
 
 
 class CompiledInside:
-    """Substitute for a module's compiled call: the call is made as written, and in it `forward` is `compiled` where
-    it is given nothing but tensors. What somebody has put in the place of that `forward` since is called as it is.
+    """Stand in for a module's compiled call: call the module as written, but with `compiled` in place of `forward` for
+    inputs of tensors only. If the program has replaced `forward` meanwhile, call its replacement.
     """
 
     def __init__(self, module: Any, compiled: Callable[..., Any], tensor: type) -> None:
@@ -184,12 +185,12 @@ class CompiledInside:
 
 
 class Cover:
-    """Cover that calls `call(forward, args, kwargs)` in the place of a module's `forward`.
+    """Call `call(forward, args, kwargs)` in place of a module's `forward`.
 
-    It is a method, which a copy has as its own, and which pickles find by its name: hooks may copy and save a module
-    while it is called.
+    The cover is a method: copies of a module then have their own, and pickles find it by name, if a hook copies or
+    saves it in a call.
 
-    Raises AttributeError: its `forward` is no method.
+    Raises AttributeError: the module's `forward` is not a method.
     """
 
     def __init__(self, module: Any, call: Callable[..., Any]) -> None:
@@ -205,7 +206,7 @@ class Cover:
         self._covered = types.MethodType(covered, module)
 
     def put_on(self) -> bool:
-        """Wrap `forward` and return True, unless somebody replaced it before."""
+        """Wrap `forward`, unless somebody has replaced it before; return whether it is wrapped."""
         if self._module.forward != self._forward:
             return False
         self._module.__dict__["forward"] = self._covered
@@ -222,10 +223,10 @@ class Cover:
 
 
 def _is_plain(value: Any, tensor: type) -> bool:
-    """Tell whether it holds nothing but tensors and numbers, as a graph takes them."""
+    """Tell whether the value has only tensors and numbers, which a graph accepts."""
     try:
         return _holds_plain(value, tensor)
-    except Exception:  # a batch of the program's own kind may do anything
+    except Exception:  # a batch of the program's own class may run any code
         return False
 
 

@@ -1,8 +1,8 @@
-"""`decode.backend`: JPEG files that the program decodes by Pillow are decoded by another library.
+"""Apply `decode.backend`: decode JPEG files by another library where the program uses Pillow.
 
-The program gets what it would have got: Pillow's own image. A file whose meaning another library could change (not 8
-bits of grey or RGB, cut short, scaled while it is decoded) stays with Pillow, and so does one that the other library
-cannot read. Pixels of a few files are compared.
+The program still gets Pillow's own image. Pillow decodes a file that the other library might read differently (not
+8-bit grey or RGB, truncated, or scaled during decoding), and a file that the other library cannot read. Pixels of some
+files are compared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DECODED, _COMPARED, _LARGEST, _MEAN = range(len(_LEFT), len(_LEFT) + 4)
 
 
 class SharedCounts:
-    """Counts, `num` of them, 0 at first, that a process and its forks add to, each in a row of its own."""
+    """Array of `num` counts, initially 0, that a process and its forks share; each process adds to its own row."""
 
     def __init__(self, num: int) -> None:
         self._num, self._values = num, memoryview(mmap.mmap(-1, _ROWS * num * 8)).cast("d")
@@ -41,11 +41,11 @@ class SharedCounts:
 
 
 class NotExact(Exception):
-    """Reason, one of `_LEFT`, why Pillow has to decode."""
+    """Reason, one of `_LEFT`, why Pillow has to decode a file."""
 
 
 class DecodeSite(Site):
-    """Site that covers `ImageFile.load`: Pillow opens lazily, and all that needs pixels calls it."""
+    """Cover `ImageFile.load`: Pillow opens files lazily, and all code that needs pixels calls this method."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -60,14 +60,14 @@ class DecodeSite(Site):
 
         @covers(owner, "load")
         def load(image: Any, *args: Any, **kwargs: Any) -> Any:
-            if image.tile and not self.failure:  # else it is decoded already
+            if image.tile and not self.failure:  # otherwise the image is decoded already
                 try:
                     self._load(image, original)
                     self._counts.add(_DECODED)
                 except NotExact as reason:
                     self._counts.add(_LEFT.index(str(reason)))
                 except Exception as error:
-                    # Pillow raises what the program expects of such a file.
+                    # For such a file, Pillow raises the error that the program expects.
                     if by_a_signal(error):
                         raise
                     self._counts.add(_LEFT.index(FAILED))
@@ -124,15 +124,15 @@ class DecodeSite(Site):
 
 
 def shape_of(data: bytes) -> tuple[int, int, int]:
-    """Return height, width and channels of a JPEG file of 8 bits, grey or three colours; raises NotExact for others."""
+    """Return height, width and channels of an 8-bit JPEG file, grey or in three colours; raise NotExact for others."""
     if data[:3] != b"\xff\xd8\xff":
         raise NotExact(FORMAT)
     at = 2
-    while data[-2:] == b"\xff\xd9" and data[at] == 0xFF and data[at + 1] != 0xDA:  # the scan
-        if data[at + 1] in (0xC0, 0xC1, 0xC2):  # baseline, extended and progressive
+    while data[-2:] == b"\xff\xd9" and data[at] == 0xFF and data[at + 1] != 0xDA:  # start of scan
+        if data[at + 1] in (0xC0, 0xC1, 0xC2):  # baseline, extended and progressive frames
             depth, height, width, num_channels = struct.unpack_from(">BHHB", data, at + 4)
             if depth != 8 or num_channels not in (1, 3):
                 raise NotExact(DEPTH)
             return height, width, num_channels
-        at += 1 if data[at + 1] == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")  # padding, or a segment
+        at += 1 if data[at + 1] == 0xFF else 2 + int.from_bytes(data[at + 2 : at + 4], "big")  # padding or a segment
     raise NotExact(DAMAGED)

@@ -1,4 +1,4 @@
-"""`ddp.…`: how DistributedDataParallel exchanges gradients, on every rank alike."""
+"""Apply `ddp.…`: how DistributedDataParallel exchanges gradients, equally on every rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MIB = 1024 * 1024
 
 
 class DistributedSite(Site):
-    """Site that covers the constructor; a hook is registered before the first call, unless one is there."""
+    """Cover the constructor, and register a hook before the first call unless the program has registered one."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)

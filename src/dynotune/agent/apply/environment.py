@@ -1,10 +1,9 @@
-"""Settings that the process was started with: environment variables, allocator keys, preloaded libraries.
+"""Apply settings that the process was started with: environment variables, allocator keys, preloaded libraries.
 
-A kept variable is held where Python writes it. What C code reads (`getenv`), and what children inherit, is
-the kept value whatever the program writes. `os.environ` shows the same, with two exceptions that the program
-needs in order to go on: a variable that is kept unset shows what the program itself wrote (reading back one's
-own write must not raise KeyError), and a deleted one is gone from `os.environ` (`os.environ.clear()` would
-never end otherwise).
+Some variables keep their value against the program's writes, which the agent intercepts in Python. C code (`getenv`)
+and children then see the kept value, whatever the program writes. `os.environ` shows the same value, with two necessary
+exceptions. A variable that is kept unset shows the program's own value, since reading it back must not raise KeyError.
+A deleted variable disappears from `os.environ`, since `os.environ.clear()` would otherwise never end.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ..core.annotations import Answer, Any, Event, Name, Planned
 from .site import Site, answer
 
 _UNSET = "@unset"
-# In place of a secret, which is not written into the plan: the process was started with it.
+# Placeholder for a secret, which the plan does not contain; the process was started with the secret itself.
 _REDACTED = "@redacted"
 _putenv, _unsetenv = os.putenv, os.unsetenv
 
@@ -41,8 +40,7 @@ class _Kept:
             self._cover_environ()
 
     def _establish(self, key: bytes, value: bytes | None) -> None:
-        # A parent that passed on a copy of its os.environ may have handed down what it was not allowed to
-        # set.
+        # A parent may have passed on a copy of its os.environ, with values that it was not allowed to set.
         data: dict[bytes, bytes] = vars(os.environ)["_data"]
         if data.get(key) == value:
             return
@@ -61,7 +59,7 @@ class _Kept:
             key = os.fsencode(name)
             if key not in kept:
                 return _putenv(name, value)
-            # The audit event that the real putenv would have raised: whoever watches still sees the attempt.
+            # Raise the audit event of the real putenv, so that observers still see the attempt.
             sys.audit("os.putenv", key, os.fsencode(value))
             written[key] = os.fsencode(value)
             return None
@@ -75,7 +73,7 @@ class _Kept:
             written[key] = None
             return None
 
-        # os.environ and os.environb look these up in the module at every write.
+        # os.environ and os.environb look up these functions in the module at every write.
         os.putenv, os.unsetenv = keep_putenv, keep_unsetenv
 
     def _cover_environ(self) -> None:
@@ -97,7 +95,7 @@ _kept = _Kept()
 
 
 class EnvironmentSite(Site):
-    """Site of `env.NAME`."""
+    """Apply `env.NAME`."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__([_with_secret(setting) for setting in planned], event)
@@ -133,7 +131,7 @@ def _with_secret(setting: Planned) -> Planned:
 
 
 class AllocatorSite(EnvironmentSite):
-    """Site of `alloc.*`: one key each of the allocator's configuration, one variable with two names."""
+    """Apply `alloc.*`: each setting is one key of the allocator's configuration, a variable with two names."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         Site.__init__(self, planned, event)
@@ -154,14 +152,14 @@ class AllocatorSite(EnvironmentSite):
         return answer(setting, "not set" if found is None else found, witness, found == asked, detail)
 
     def _settings_in_force(self) -> tuple[dict[str, str] | None, str]:
-        """Return the allocator's settings as key to text, and where they were read; None and a reason."""
+        """Return the allocator's settings (key to text) and their source, or None and a reason."""
         torch = self.torch
         if torch is None:
             return None, "torch was not imported"
         read = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
         if read is not None:
             return split_conf(read()), "torch's allocator settings"
-        # Older versions answer through the snapshot only, and that needs a live CUDA context.
+        # Older versions report settings only in the snapshot, which needs a live CUDA context.
         if torch.cuda.is_initialized():
             settings = torch.cuda.memory._snapshot().get("allocator_settings", {})
             conf = settings.get("PYTORCH_ALLOC_CONF") or settings.get("PYTORCH_CUDA_ALLOC_CONF")
@@ -171,7 +169,7 @@ class AllocatorSite(EnvironmentSite):
 
 
 class PreloadSite(Site):
-    """Site of `host.malloc`."""
+    """Apply `host.malloc`."""
 
     def read(self, setting: Planned) -> Answer:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
@@ -184,7 +182,7 @@ class PreloadSite(Site):
 
 
 def split_conf(conf: str) -> dict[str, str]:
-    """Split `a:1,b:[2,3]` into a dict of key to text; spaces mean nothing to the allocator."""
+    """Split `a:1,b:[2,3]` into a dict of key to text; the allocator ignores spaces."""
     items: list[str] = []
     depth, item = 0, ""
     for char in "".join(conf.split()):
@@ -198,7 +196,7 @@ def split_conf(conf: str) -> dict[str, str]:
 
 
 def c_getenv(name: str) -> str | None:
-    """Return the variable as C code sees it; None when it is not set."""
+    """Return the variable as C code sees it; None if it is not set."""
     import ctypes
 
     getenv = ctypes.CDLL(None).getenv
@@ -224,12 +222,12 @@ _LOADING_MODES = {1: "EAGER", 2: "LAZY"}
 
 
 def seen_effect(name: str, asked: str) -> tuple[str, str] | None:
-    """Tell the value that the variable came to, written as it is set, and who says so; None if nobody says (yet)."""
+    """Return the value that took effect, written as the setting writes it, and its source; None while unknown."""
     try:
         if name == "TORCHINDUCTOR_COMPILE_THREADS":
             return _compile_threads()
         return _module_loading() if name == "CUDA_MODULE_LOADING" and asked in _LOADING_MODES.values() else None
-    except (AttributeError, OSError):  # of another version: then the variable itself is what is known
+    except (AttributeError, OSError):  # in another version of torch, only the variable itself is known
         return None
 
 
@@ -240,7 +238,7 @@ def _compile_threads() -> tuple[str, str] | None:
 
 
 def _module_loading() -> tuple[str, str] | None:
-    """Ask the driver how it loads modules, only once torch has started CUDA: then the question starts nothing."""
+    """Ask the driver how it loads modules, only after torch has started CUDA, so that the question starts nothing."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None

@@ -1,4 +1,4 @@
-"""Settings that are one value for the whole process: an attribute of a module, or a setter and its getter."""
+"""Apply settings with one value for the whole process: an attribute of a module, or a setter and its getter."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from ..core.annotations import Answer, Any, Event, Planned
 from ..core.covers import covers
 from .site import Site, answer, resolve, text
 
-# The newer per-backend attribute speaks of formats where the older call speaks of precision.
+# The newer attribute for each backend names number formats; the older call names precisions.
 _FORMAT_TO_PRECISION = {"ieee": "highest", "none": "highest", "tf32": "high", "bf16": "medium"}
 
 
 def read(torch: Any, site: dict[str, Any]) -> Any:
-    """Read the value that holds now. Raises AttributeError: this version has no such thing."""
+    """Read the present value. Raises AttributeError: this version does not have the setting."""
     if site["type"] == "attr":
         return resolve(torch, site["path"])
     try:
@@ -25,18 +25,18 @@ def read(torch: Any, site: dict[str, Any]) -> Any:
 
 
 def write(torch: Any, site: dict[str, Any], value: Any) -> None:
-    """Set it; what torch refuses comes out of here."""
+    """Set the value; pass on torch's exception if torch refuses it."""
     if site["type"] == "call":
         resolve(torch, site["set"])(value)
         return
     parent, name = site["path"].rsplit(".", 1)
     parent = resolve(torch, parent)
-    getattr(parent, name)  # an attribute that this version lacks must not be invented
+    getattr(parent, name)  # do not create an attribute that this version lacks
     setattr(parent, name, value)
 
 
 class GlobalSite(Site):
-    """Site of globals that are set once after the import of torch, and again wherever one is found changed."""
+    """Set globals once after the import of torch, and again whenever one has changed."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -87,7 +87,7 @@ class GlobalSite(Site):
         return answer(setting, found, witness, found == setting["value"], detail)
 
     def _make_final(self, setting: Planned) -> None:
-        """Set it once and make the program's own call do nothing: torch raises when it is set a second time."""
+        """Set the value once and make the program's own call do nothing, because torch raises at a second call."""
         if not setting.get("keep", True) or setting["knob"] in self._refused:
             return
 

@@ -1,8 +1,7 @@
-"""`loader.*`: arguments of torch's DataLoader, for every loader the program builds.
+"""Apply `loader.*`: arguments of torch's DataLoader, for every loader that the program builds.
 
-One cover of `DataLoader.__init__` serves all of them, because they depend on each other: several mean
-something only with workers. Subclasses, and frameworks that build a loader anew from the attributes of an old
-one, end there.
+One cover of `DataLoader.__init__` applies all loader settings, because they depend on each other: several need workers.
+Subclasses call this constructor, and so do frameworks that build a loader from another loader's attributes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _MAX_LOADERS = 64
 
 
 class LoaderSite(Site):
-    """Site of all `loader.*` settings."""
+    """Apply all `loader.*` settings."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -34,7 +33,7 @@ class LoaderSite(Site):
         return dict.fromkeys(self._asked, reason) if reason else {}
 
     def _rewrite(self, bound: BoundArguments) -> dict[str, str]:
-        """Change the arguments of one construction; argument to reason for those that could not be."""
+        """Change the arguments of one construction; map each argument that could not be changed to the reason."""
         arguments, parameters = bound.arguments, bound.signature.parameters
         refused: dict[str, str] = {}
         asked = dict(self._asked)
@@ -55,7 +54,7 @@ class LoaderSite(Site):
             if context is not None:
                 arguments["multiprocessing_context"] = context
         if given and not workers:
-            # Without workers torch rejects these, or asserts at the first draw.
+            # Without workers torch rejects these arguments, or fails an assertion at the first draw.
             for name in (*_NEED_WORKERS, "timeout"):
                 arguments.pop(name, None)
         return refused
@@ -76,7 +75,7 @@ class LoaderSite(Site):
         self._built.append((weakref.ref(loader), refused))
 
     def on_loader(self, loader: Any) -> None:
-        # accelerate draws from a wrapper around the loader that was built.
+        # accelerate draws from a wrapper around the constructed loader
         inner = getattr(loader, "base_dataloader", loader)
         refused = next((refused for ref, refused in self._built if ref() is inner), {})
         found = {name: _attribute(loader, name) for name in self._asked}
@@ -102,10 +101,10 @@ class LoaderSite(Site):
 
 
 def _context_of_new_workers() -> str | None:
-    """Return how workers start that the program did not ask for; None for Python's own choice.
+    """Return the start method for workers that the program did not request; None for Python's default.
 
-    From Python 3.14 on that choice is a server, whose workers run the program's main module once more. A program that
-    was written without workers need not allow that: its workers are forked, as before 3.14.
+    From Python 3.14 on the default is a fork server, whose workers run the program's main module again. A program
+    written without workers may not allow that, so its workers are forked, as before 3.14.
     """
     import multiprocessing
 

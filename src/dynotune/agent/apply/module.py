@@ -1,7 +1,8 @@
-"""Settings that act on the outermost module: memory layout, autocast.
+"""Apply settings to the outermost module: memory layout, autocast.
 
-They act at its first call, when its weights are where the program wants them. Torch may be in inference mode then (a
-sanity check before training), and what is made there could never be trained: so they leave that mode.
+The settings are applied at the module's first call, after the program has placed its weights. Torch may be in inference
+mode then (a sanity check before training), and tensors made in it cannot be trained. So the settings leave inference
+mode.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .site import Site, answer
 
 
 class ChannelsLastSite(Site):
-    """Site of `layout.channels_last`: weights once, inputs at each call."""
+    """Apply `layout.channels_last`: to weights once, to inputs at each call."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -27,7 +28,7 @@ class ChannelsLastSite(Site):
         self._format = torch.channels_last if self.value else torch.contiguous_format
 
     def watch(self, weights: list[Any]) -> None:
-        """Read back the layout of weights that something else converted."""
+        """Read back the layout of weights that another part converted."""
         self._weights = list(map(weakref.ref, weights))
 
     def on_root(self, module: Any) -> None:
@@ -54,7 +55,7 @@ class ChannelsLastSite(Site):
     def read(self, setting: Planned) -> Answer:
         witness = "strides of the 4-D weights"
         weights = [weight for weight in (ref() for ref in self._weights) if weight is not None]
-        # A 1x1 or one-channel weight has the strides of both layouts.
+        # A weight with a 1x1 kernel or one channel has the strides of both layouts.
         telling = [weight for weight in weights if min(weight.shape[1], weight.shape[2] * weight.shape[3]) > 1]
         if not telling:
             detail = "no outermost module has a 4-D weight whose layout could differ"
@@ -65,11 +66,10 @@ class ChannelsLastSite(Site):
 
 
 class AutocastSite(Site):
-    """Site of `precision.autocast`: around each call of an outermost module, its outputs back in float32.
+    """Apply `precision.autocast` around each call of an outermost module, and return its outputs in float32.
 
-    A program that is already inside an autocast of its own keeps it: its loss scaling and its output types
-    are made for it. The read-back then compares the program's type with the one asked for. `off` wins over
-    the program's.
+    A program that is inside its own autocast keeps it, because its loss scaling and output types fit it. The read-back
+    then compares the program's type with the requested one. The value `off` overrides the program's autocast.
     """
 
     wants_around = True
@@ -127,16 +127,16 @@ class AutocastSite(Site):
         device, dtype = self._device_and_dtype(module, args)
         if dtype is not self.torch.float32 or not self.torch.is_autocast_enabled(device):
             return args, kwargs
-        # What the program made under its autocast is in half precision; the weights are not.
+        # Tensors made under the program's autocast are in half precision, and its weights are not.
         return self._to_float32(args), self._to_float32(kwargs)
 
     def _device_and_dtype(self, module: Any, args: Args) -> tuple[str, Any]:
-        """Return those of the module's first floating-point weight, else of its first such input."""
+        """Return device and type of the module's first floating-point weight, else of its first such input."""
         weight = self._weights.get(module, lambda: None)()
         if weight is None:
             weight = next((p for p in module.parameters() if p.is_floating_point()), None)
             if weight is not None:
-                # Looked for once: walking a large model at each call would be charged to the setting.
+                # Look for it once, since walking a large model at each call would count as a cost of the setting.
                 self._weights[module] = weakref.ref(weight)
         for tensor in (weight, *args):
             if isinstance(tensor, self.torch.Tensor) and tensor.is_floating_point():
@@ -170,8 +170,7 @@ class AutocastSite(Site):
         return value
 
     def _mapping_to_float32(self, mapping: Any) -> Any:
-        # In place: outputs that are both a mapping and an object (transformers) keep their class and
-        # attributes.
+        # Convert in place, so that outputs that are mapping and object (transformers) keep class and attributes.
         if type(mapping) is dict:
             return {key: self._to_float32(item) for key, item in mapping.items()}
         for key, item in list(mapping.items()):

@@ -1,4 +1,4 @@
-"""`optimizer.fused`: the one-kernel implementation of Adam, AdamW, SGD and Adagrad."""
+"""Apply `optimizer.fused`: the single-kernel implementation of Adam, AdamW, SGD and Adagrad."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .site import Site, answer, cover_constructor, resolve
 
 
 class OptimizerSite(Site):
-    """Site that covers the constructors; if torch would refuse, the program's own arguments stay."""
+    """Cover the constructors; if torch would refuse the change, keep the program's own arguments."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -23,10 +23,10 @@ class OptimizerSite(Site):
             cover_constructor(resolve(torch, target), self._rewrite, str, self._remember)
 
     def _rewrite(self, bound: BoundArguments) -> str:
-        """Change the arguments of one construction; why not, if it cannot be."""
+        """Change the arguments of one construction, or return why they cannot be changed."""
         arguments = bound.arguments
         if not self.value:
-            # None, not False: False would also switch off foreach, which torch uses by default on a GPU.
+            # None rather than False: False would also turn off foreach, which torch uses by default on a GPU.
             if arguments.get("fused"):
                 arguments["fused"] = None
             arguments["params"] = _as_the_optimizer(arguments["params"], lambda group: group.get("fused"))
@@ -60,14 +60,14 @@ class OptimizerSite(Site):
         self._look()
 
     def _look(self) -> None:
-        """Note what the living optimizers have; for those that died, keep what they were last seen to have."""
+        """Record the settings of living optimizers; for dead ones, keep the last recorded settings."""
         living = [optimizer for optimizer in (ref() for ref in self._built) if optimizer is not None]
         if living:
             groups = [group for optimizer in living for group in getattr(optimizer, "param_groups", ())]
             self._found = {bool(group.get("fused")) for group in groups}
 
     def on_root(self, module: Any) -> None:
-        """Take fused kernels back from optimizers with sparse gradients, which are known only now."""
+        """Turn fused off again for optimizers with sparse gradients, which show only now."""
         if not self.value:
             return
         sparse = {
@@ -83,7 +83,7 @@ class OptimizerSite(Site):
     def _take_back(self, optimizer: Any) -> None:
         for options in (optimizer.defaults, *optimizer.param_groups):
             options["fused"] = None
-        # GradScaler leaves unscaling to an optimizer that says it does it itself.
+        # GradScaler leaves unscaling to an optimizer that declares to do it itself.
         optimizer._step_supports_amp_scaling = False
         self._reasons.append("an embedding gives sparse gradients, which fused kernels do not take")
 
@@ -103,7 +103,7 @@ class OptimizerSite(Site):
 
 
 def _as_the_optimizer(params: Any, is_changed: Callable[[dict[str, Any]], Any]) -> Any:
-    """Return the groups that do not choose an implementation themselves; the program's own dicts stay as they are."""
+    """Return the groups that do not choose an implementation themselves, without changing the program's own dicts."""
     if not isinstance(params, (list, tuple)):
         return params
     return [
@@ -115,7 +115,7 @@ def _as_the_optimizer(params: Any, is_changed: Callable[[dict[str, Any]], Any]) 
 
 
 def _parameters(params: Any) -> Iterator[Any]:
-    """Yield the tensors in what an optimizer takes: tensors, (name, tensor) pairs, or groups of either."""
+    """Yield the tensors in an optimizer's argument: tensors, (name, tensor) pairs, or groups of either."""
     for item in [params] if hasattr(params, "is_floating_point") else params:
         if isinstance(item, dict):
             if hasattr(item["params"], "__next__"):

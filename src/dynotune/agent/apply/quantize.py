@@ -1,4 +1,4 @@
-"""Weights of `nn.Linear` in 8 bits, by torchao of the user's environment, while nothing is trained."""
+"""Quantize weights of `nn.Linear` to 8 bits, with torchao from the user's environment, while nothing is trained."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ TRAINS = "it trains, or runs in training mode with gradients, and torchao's quan
 
 
 class QuantizeSite(Site):
-    """`precision.quantize`, and `precision.quantize_keep`: names of modules that stay as they are.
+    """Apply `precision.quantize` and `precision.quantize_keep`, the names of modules that stay as they are.
 
-    A module that is called to be trained later gets its own weights back, as far as its optimizer has kept them.
+    If a quantized module is later called for training, it gets its own weights back, if its optimizer has kept them.
     """
 
     wants_around = True
@@ -43,22 +43,22 @@ class QuantizeSite(Site):
             self._give_back(str(error))
 
     def _give_back(self, why: str) -> None:
-        """Let all modules have their own weights, as far as anything has kept them: no part of them counts."""
+        """Give all modules their own weights back, where they were kept; then no quantized part counts."""
         alive = [(layer(), weight()) for layer, weight in self._own]
         exchange((layer, weight) for layer, weight in alive if layer is not None and weight is not None)
         self._own, self.failure = [], why
 
     def quantized(self, root: Any) -> list[tuple[Any, Any]]:
-        """Quantize layers of a module in place; return them with the weights that they had.
+        """Quantize layers of a module in place; return them with their original weights.
 
-        Raises Exception: it trains, torchao is missing or raises, no layer was quantized; all weights are its own.
+        Raises Exception: it trains, torchao is missing or fails, no layer was quantized; all weights are then its own.
         """
         torch, names = self.torch, dict(root.named_modules())
         if not any(isinstance(one, torch.nn.Linear) for one in names.values()):
-            return []  # a loss function, say
+            return []  # for example a loss function
         if self._trains(root):
             raise RuntimeError(TRAINS)
-        self._names.update(names)  # one model's layer need not be in another
+        self._names.update(names)  # a layer of one model need not exist in another
         if unknown := [name for name in self._keep if name not in self._names]:
             raise RuntimeError("%s has no module %s" % (type(root).__name__, unknown[0]))
         try:
@@ -99,6 +99,6 @@ class QuantizeSite(Site):
 
 
 def exchange(pairs: Iterable[tuple[Any, Any]]) -> None:
-    """Give each layer a weight."""
+    """Give each layer its weight."""
     for layer, weight in pairs:
         layer.weight = weight

@@ -1,6 +1,6 @@
-"""Applies the planned settings inside the user's process, and reads them back from it.
+"""Apply the planned settings inside the user's process, and read them back.
 
-Nothing here raises into the program: what fails is logged, and the setting's read-back says so.
+No error here reaches the program: a failure is logged, and the setting's read-back reports it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .site import Site, answer, call_inside, chosen
 from .transfer import TransferSite
 from .worker_threads import WorkerThreadsSite
 
-# By action, class that is constructed, or type.
+# Keys: an action, a class to construct, or a type.
 _SITES: dict[str, type[Site]] = {
     "autocast": AutocastSite,
     "batches": BatchesSite,
@@ -80,40 +80,40 @@ class Settings:
         return any(site.is_kept(name) for site in self._environment)
 
     def before_torch(self) -> None:
-        """Act at interpreter start: from here on kept environment variables stay what they are."""
+        """Act at interpreter start: from here on, kept environment variables do not change."""
         self._each("before_torch")
 
     def on_imports(self, hooks: AfterImport) -> None:
-        """Act at interpreter start, so that libraries which the program imports later are covered then."""
+        """Act at interpreter start, and prepare to cover libraries that the program imports later."""
         self._each("on_imports", hooks)
 
     def after_torch(self, torch: Any) -> None:
-        """Make global settings, and cover constructors and methods: `import torch` has just finished."""
+        """Apply global settings, and cover constructors and methods; `import torch` has just finished."""
         self._each("after_torch", torch)
 
     def hold(self) -> None:
-        """Put global settings back where the program changed them. Call it where the window begins."""
+        """Restore global settings that the program has changed. Call it when the window begins."""
         self._each("hold")
 
     def on_loader(self, loader: Any) -> None:
-        """Act before a DataLoader is drawn from for the first time."""
+        """Act before the first batch is drawn from a DataLoader."""
         self._each("on_loader", loader)
 
     def on_root(self, module: Any) -> None:
-        """Act before an outermost module runs for the first time."""
+        """Act before the first call of an outermost module."""
         if not self._has_run_a_root:
             self._has_run_a_root = True
             self._each("hold")
         self._each("on_root", module)
 
     def root_ran(self, module: Any) -> None:
-        """Act after an outermost module has run for the first time."""
+        """Act after the first call of an outermost module."""
         self._each("root_ran", module)
 
     def around_root(self, call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Call `module(*args, **kwargs)` with its inputs, surroundings and output as the settings ask.
+        """Call `module(*args, **kwargs)` with the inputs, contexts and output conversion of the settings.
 
-        Only what the program's own code raises comes out of here.
+        Raises only the exceptions of the program's own code.
         """
         entered: list[Surroundings] = []
         for site in self._sites:
@@ -137,7 +137,7 @@ class Settings:
             return output
 
     def readback(self) -> list[Answer]:
-        """Return what the live process says: one dict per setting, with the fields of `schema.run.Readback`."""
+        """Return the state of the live process: one dict per setting, with the fields of `schema.run.Readback`."""
         answers = [answer(setting, None, "none", False, "this dynotune cannot apply it") for setting in self._unplaced]
         for site in self._sites:
             if site.failure:

@@ -1,4 +1,4 @@
-"""`fsdp.…`: when modules that `fully_shard` shards gather their parameters and let go of them, on every rank alike."""
+"""Apply `fsdp.…`: when modules sharded by `fully_shard` gather and release their parameters, equally on every rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DIRECTIONS = ("forward", "backward")
 
 
 class ShardedSite(Site):
-    """Site that asks each sharded module before the first call of the module around all of them."""
+    """Configure each sharded module before the first call of the module that contains all of them."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -27,17 +27,17 @@ class ShardedSite(Site):
         for outermost in module.modules():
             if not isinstance(outermost, kind) or id(outermost) in seen:
                 continue
-            # A model within a module that is not sharded gathers for itself, and not before its own first call.
+            # A sharded model inside an unsharded module gathers its own parameters, at its first call.
             units = [one for one in outermost.modules() if isinstance(one, kind)]
             seen.update(map(id, units))
             state = outermost._get_fsdp_state()
             if not getattr(state, "_dynotune_asked", False):
-                state._dynotune_asked = True  # it may be called alone, and within another module later
+                state._dynotune_asked = True  # the model may be called alone first, and inside another module later
                 self._ask(outermost, [one for one in units if _groups(one)])
 
     def _ask(self, outermost: Any, units: list[Any]) -> None:
-        """Ask one model's modules. Those without parameters of their own have nothing to gather."""
-        # The outermost one is needed again as soon as the backward pass begins: `fully_shard` keeps it gathered.
+        """Apply the settings to one model's sharded modules; modules without own parameters have nothing to gather."""
+        # The outermost module is needed again when the backward pass begins, so `fully_shard` keeps it gathered.
         inner = [one for one in units if one is not outermost] or units
         if _RESHARD in self._asked:
             for unit in inner:
@@ -48,7 +48,7 @@ class ShardedSite(Site):
             self._found.setdefault(_PREFETCH, set()).add(self._prefetch(inner, self._asked[_PREFETCH]))
 
     def _prefetch(self, units: list[Any], most: int) -> int:
-        """Let each module gather the next ones ahead, in the order in which they are defined; return how many."""
+        """Let each module gather the next ones ahead, in the order of their definition; return how many."""
         if any(_ahead(unit, direction) for unit in units for direction in _DIRECTIONS):
             self._reason = "the program has chosen what to gather ahead itself"
         else:
@@ -69,7 +69,7 @@ class ShardedSite(Site):
 
 
 def _groups(module: Any) -> list[Any]:
-    """Return a module's groups of sharded parameters; before torch 2.12 it has one at most."""
+    """Return a module's groups of sharded parameters; before torch 2.12 there is at most one."""
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
     return list(groups) if groups is not None else [one for one in (state._fsdp_param_group,) if one is not None]

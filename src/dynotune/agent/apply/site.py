@@ -1,4 +1,4 @@
-"""What every place where settings act has in common."""
+"""Define what all sites, the places where settings are applied, have in common."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ..core.covers import covers
 
 
 class Site:
-    """Settings that act at one place. An entry may raise: `Settings` catches it, and leaves the site alone.
+    """Settings that are applied at one place. A method may raise: `Settings` catches that, and leaves the site alone.
 
     Args:
-        planned: the settings of this place, as in the plan: dicts of knob, value, site, keep. Most places have one:
-            `setting` is the first, `value` what it asks for.
+        planned: settings of this place from the plan, as dicts of knob, value, site and keep. Most places have just
+            one: `setting` is the first, and `value` is its value.
     """
 
     wants_around = False
-    """Calls of outermost modules must go through `inputs` and `around`."""
+    """Whether calls of outermost modules must go through `inputs` and `around`."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         self.planned, self.event = planned, event
@@ -29,30 +29,30 @@ class Site:
         """Act at interpreter start, before the program's first line."""
 
     def on_imports(self, hooks: AfterImport) -> None:
-        """Arrange at interpreter start what is to be done once libraries have been imported."""
+        """Register at interpreter start actions for the time when libraries have been imported."""
 
     def after_torch(self, torch: Any) -> None:
-        """Act when `import torch` has just finished; nothing has used it yet."""
+        """Act when `import torch` has just finished and nothing has used torch yet."""
         self.torch = torch
 
     def hold(self) -> None:
-        """Put back what the program has changed."""
+        """Restore values that the program has changed."""
 
     def on_loader(self, loader: Any) -> None:
-        """Act before a DataLoader is drawn from for the first time."""
+        """Act before the first batch is drawn from a DataLoader."""
 
     def on_root(self, module: Any) -> None:
-        """Act before an outermost module runs for the first time."""
+        """Act before the first call of an outermost module."""
 
     def root_ran(self, module: Any) -> None:
-        """Act after an outermost module has run for the first time."""
+        """Act after the first call of an outermost module."""
 
     def inputs(self, module: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        """Return the inputs to call the outermost module with."""
+        """Return the inputs for the call of the outermost module."""
         return args, kwargs
 
     def around(self, module: Any, args: Args, kwargs: Kwargs) -> Surroundings | None:
-        """Return None, or `(context, finish)`: the call is made in `context`, its output goes through `finish`."""
+        """Return None or `(context, finish)`: call the module in `context`, and pass its output through `finish`."""
 
     def readback(self) -> list[Answer]:
         """Return one dict per setting, with the fields of `schema.run.Readback`."""
@@ -63,7 +63,7 @@ class Site:
 
 
 def chosen(site: dict[str, Any], table: dict[str, type[T]]) -> type[T] | None:
-    """Return the entry of a table for a setting's place: by its action, a class that is constructed, or its type."""
+    """Return the table's entry for a setting's place: for its action, the class it constructs, or its type."""
     kind = site.get("type", "")
     words = site.get("targets", ()) if kind == "constructor" else (site.get("action", kind),)
     return next((table[word] for word in words if word in table), None)
@@ -75,7 +75,7 @@ def text(value: object) -> str:
 
 
 def answer(setting: Planned, found: object, witness: str, ok: bool | None, detail: str = "") -> Answer:
-    """Make a read-back. `found` None: nothing could witness it, for the reason in `detail`."""
+    """Build a read-back. `found` is None if the value could not be observed, for the reason in `detail`."""
     return {
         "knob": setting["knob"],
         "asked": text(setting["value"]),
@@ -92,9 +92,9 @@ def cover_constructor(
     otherwise: Callable[[str], T],
     built: Callable[[Any, T], None],
 ) -> None:
-    """Let `rewrite` change the arguments of each construction of a class; `built` gets the object and its answer.
+    """Let `rewrite` change the arguments of each construction of a class; `built` gets the object and the result.
 
-    If nothing was changed, `otherwise` makes that answer from the error's text, which is "" if torch refuses the call.
+    If nothing was changed, `otherwise` makes the result from the error's text, which is "" if torch refuses the call.
     """
     original = kind.__init__
     signature = inspect.signature(original)
@@ -106,7 +106,7 @@ def cover_constructor(
             found = rewrite(bound)
             args, kwargs = bound.args[1:], bound.kwargs
         except TypeError:
-            found = otherwise("")  # its own error is the right one
+            found = otherwise("")  # torch's own error is the right one
         except Exception as error:
             found = otherwise("%s: %s" % (type(error).__name__, error))
         original(made, *args, **kwargs)
@@ -114,7 +114,7 @@ def cover_constructor(
 
 
 def call_inside(entered: list[Surroundings], call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Make a call in all these contexts, the last outermost; its output goes through what finishes each."""
+    """Make a call in all these contexts, the last outermost; pass the output through each context's `finish`."""
     if not entered:
         return call(module, *args, **kwargs)
     context, finish = entered[-1]
@@ -124,9 +124,9 @@ def call_inside(entered: list[Surroundings], call: Callable[..., Any], module: A
 
 
 def resolve(root: Any, path: str) -> Any:
-    """Return the object that a dotted path names, `root` being what its first word stands for.
+    """Return the object that a dotted path names; `root` is the object of its first word.
 
-    Raises AttributeError: this version has no such thing.
+    Raises AttributeError: this version does not have the object.
     """
     for name in path.split(".")[1:]:
         root = getattr(root, name)

@@ -1,7 +1,7 @@
-"""`transfer.non_blocking`: copies from pinned host memory to the GPU that the program does not wait for.
+"""Apply `transfer.non_blocking`: the program does not wait for copies from pinned host memory to the GPU.
 
-Only that direction, and only from pinned memory: elsewhere the flag either does nothing or, from the GPU to
-the host, lets the program read what has not arrived.
+Only this direction and only pinned memory are changed. Elsewhere the flag does nothing or, from GPU to host, lets the
+program read data that has not arrived.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .site import Site, answer
 
 
 class TransferSite(Site):
-    """Site that covers `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`."""
+    """Cover `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -31,13 +31,13 @@ class TransferSite(Site):
 
         @covers(kind, name)
         def method(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            # Traced, this folds to the method that torch.compile knows by its name.
+            # In a trace, this folds to the method that torch.compile knows by its name.
             if is_tracing():
                 return getattr(tensor, name)(*args, **kwargs)
             try:
                 args, kwargs = place(tensor, args, kwargs)
             except Exception as error:
-                # Not a call that torch accepts, or not a plain tensor: torch answers.
+                # For a call that torch does not accept, or a special tensor, leave the answer to torch.
                 if by_a_signal(error):
                     raise
             return original(tensor, *args, **kwargs)
@@ -80,5 +80,5 @@ def _is_cuda(target: Any) -> bool:
     if isinstance(target, str):
         return target.startswith("cuda")
     if isinstance(target, int):
-        return True  # an index of the current accelerator; pinned memory belongs to no other
+        return True  # an index refers to the current accelerator, and only that one has pinned memory
     return getattr(target, "type", None) == "cuda" or getattr(target, "is_cuda", False) is True

@@ -1,4 +1,4 @@
-"""`loader.worker_threads`: threads of torch and OpenCV in each worker of a DataLoader."""
+"""Apply `loader.worker_threads`: number of threads of torch and OpenCV in each worker of a DataLoader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .site import Site, answer
 
 
 class WorkerThreadsSite(Site):
-    """Site that runs before the program's own `worker_init_fn`; torch has given the worker one thread by then."""
+    """Run before the program's own `worker_init_fn`, after torch has given the worker one thread."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -46,9 +46,9 @@ class WorkerThreadsSite(Site):
                     sys.modules["cv2"].setNumThreads(cv2_num)
 
     def _let_go(self) -> int:
-        """End threads that a worker would wait for, but a fork leaves behind. Return how many OpenCV had."""
+        """End threads that a fork does not copy but a worker would wait for. Return how many OpenCV had."""
         self._keeps, num = True, 0
-        if self.value > 1:  # of torch, which starts them again when it needs them
+        if self.value > 1:  # torch's threads, which torch starts again when needed
             with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
                 paths = {line.split(None, 5)[5].strip() for line in file if "libgomp" in line}
             if any(ctypes.CDLL(path).omp_pause_resource_all(2) for path in paths):  # omp_pause_hard
@@ -64,12 +64,12 @@ class WorkerThreadsSite(Site):
         self.failure = "%s: %s" % (type(error).__name__, error)
 
     def _imported(self, cv2: Any) -> None:
-        """Set it where a worker imports OpenCV itself."""
+        """Set the number of threads when a worker imports OpenCV itself."""
         if self.torch is not None and self.torch.utils.data.get_worker_info() is not None:
             cv2.setNumThreads(self.value)
 
     def begin(self) -> None:
-        """Set it in a worker that starts; if it fails, the worker is as it would be."""
+        """Set the number of threads in a worker that starts; on failure, leave the worker unchanged."""
         self._counts.add(1)
         guarded(self._failed, "threads", self._begin)
 
@@ -91,7 +91,7 @@ class WorkerThreadsSite(Site):
 
 
 class _Begin:
-    """A `worker_init_fn`; where a worker is not forked, the program's own alone reaches it."""
+    """A `worker_init_fn`; a worker that is not forked gets only the program's own."""
 
     def __init__(self, site: WorkerThreadsSite, own: Callable[[int], Any] | None) -> None:
         self._site, self._own = site, own

@@ -1,7 +1,7 @@
-"""Starts the agent in this interpreter, then leaves things as they would be without it.
+"""Start the agent in this interpreter, then restore everything as without the agent.
 
-This folder stands first on PYTHONPATH and holds this one module, so that nothing of ours can shadow a
-module of the user's. Python imports it at start; the sitecustomize that it hides is run from here.
+This folder is first on PYTHONPATH and has this one module only, so that it cannot hide a module of the user's. Python
+imports it at start; it then runs the sitecustomize that it hides.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def _load_agent(here: str) -> None:
 
 
 def _give_back_names(found: set[str]) -> None:
-    """Let modules of the program come first that are named as some of the library's, of which the agent has its own.
+    """Let modules of the program come before standard modules of the same name, of which the agent has its own copies.
 
-    `found`: the names of modules that were there before the agent.
+    `found`: names of the modules that were loaded before the agent.
     """
     first = _program_folder()
     path = [] if first is None else [first]
@@ -46,7 +46,7 @@ def _give_back_names(found: set[str]) -> None:
 
 
 def _program_folder() -> str | None:
-    """Return the folder that Python puts first on its path once site is done."""
+    """Return the folder that Python puts first on its path after site."""
     if sys.flags.isolated or getattr(sys.flags, "safe_path", False):
         return None
     word = sys.argv[0]
@@ -56,9 +56,9 @@ def _program_folder() -> str | None:
 
 
 def _keep_bytecode(folder: str) -> None:
-    """Keep bytecode in `folder` where a module has none, so that it is compiled once and no other folder changes.
+    """Keep bytecode in `folder` for modules without bytecode, so that it is compiled once and no other folder changes.
 
-    Bytecode that is there already is read as ever. That holds with PYTHONDONTWRITEBYTECODE set, too.
+    Existing bytecode is read as usual. `folder` gets bytecode even if PYTHONDONTWRITEBYTECODE is set.
     """
     external: Any = importlib.machinery.SourceFileLoader.get_code.__globals__
     usual, loader, dont_write = external["cache_from_source"], external["SourceFileLoader"], sys.dont_write_bytecode
@@ -79,7 +79,7 @@ def _keep_bytecode(folder: str) -> None:
 def _run_hidden() -> None:
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
-        # What Python's site module gets when there is no sitecustomize; it carries on.
+        # Python's site module gets the same error without a sitecustomize, and continues.
         raise ModuleNotFoundError("No module named 'sitecustomize'", name="sitecustomize")
     module: Any = type(sys)("sitecustomize")
     module.__spec__, module.__loader__, module.__file__ = spec, spec.loader, spec.origin
@@ -94,13 +94,13 @@ if os.environ.get("DYNOTUNE_BYTECODE"):
     try:
         _keep_bytecode(os.environ["DYNOTUNE_BYTECODE"])
     except Exception:
-        pass  # another implementation of Python: it compiles as it does
+        pass  # another implementation of Python compiles in its own way
 if os.environ.get("DYNOTUNE_RUN"):
     _found = set(sys.modules)
     try:
         _load_agent(_here)
         _give_back_names(_found)
     except Exception:
-        # The program goes on without the agent; dynotune notices that no record was begun.
+        # The program continues without the agent; dynotune notices that no record was begun.
         sys.modules.pop("_dynotune_agent", None)
 _run_hidden()

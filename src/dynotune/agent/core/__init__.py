@@ -1,1 +1,1 @@
-"""What every part of the agent stands on: import hooks, the record, errors, looks at tensors."""
+"""Provide the base of the agent's parts: import hooks, the record, errors, and inspection of tensors."""

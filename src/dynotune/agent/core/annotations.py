@@ -1,4 +1,4 @@
-"""Names for annotations alone. At run time each is None: nothing is imported for them."""
+"""Define names for annotations only. At run time each is None, so that nothing is imported for them."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     Event = Callable[[dict[str, Any]], None]
     Log = Callable[[str, Exception], None]
-    # A planned setting and its read-back, as `schema.task` and `schema.run` have them.
+    # A planned setting and its read-back, as in `schema.task` and `schema.run`.
     Planned = dict[str, Any]
     Answer = dict[str, Any]
     Args = tuple[Any, ...]
     Kwargs = dict[str, Any]
     Call = Callable[..., Any]
-    # Makes a call of an outermost module; and what such a call is made in, with what finishes its output.
+    # Calls an outermost module; and the context of such a call with the function that finishes its output.
     Around = Callable[[Call, Any, Args, Kwargs], Any]
     Surroundings = tuple[AbstractContextManager[Any], Callable[[Any], Any]]
-    # Makes the cover of a module's class: of its call, the usual cover, `is_compiling`, busy threads, and the log.
+    # Makes the cover of a module's class from its call, the usual cover, `is_compiling`, busy threads and the log.
     Special = Callable[[Call, Call, Callable[[], bool], set[int], Log], Call]
     # Class of the loader, identity of its data, batch size, class of its sampler, whether gradients were on.
     Key = tuple[type, int, Any, type, bool]
-    # The name of a variable.
+    # Name of a variable.
     Name = str | bytes | PathLike[str] | PathLike[bytes]
-    # After how many steps to go on.
+    # Number of steps after which to continue.
     Stops = Generator[int, None, Any]
-    # A look at a frame: code, a line of it, its module's globals, the instruction.
+    # A sampled frame: code, line, globals of its module, instruction.
     Taken = tuple[CodeType, int, dict[str, Any], int]
 else:
 

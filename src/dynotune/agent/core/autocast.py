@@ -1,4 +1,4 @@
-"""Autocast regions that begin inside a module's `forward`: a decorator's, or accelerate's."""
+"""Find autocast regions that begin inside a module's `forward`, from a decorator or from accelerate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MOST_FUNCTIONS = 12
 
 
 def inside_forward(torch: Any, module: Any) -> str | None:
-    """Return the type of the region that `forward` is wrapped in; None without one. Nothing is called to find out."""
+    """Return the type of the autocast region around `forward`; None without one. Nothing is called to find it."""
     kind = torch.amp.autocast_mode.autocast
     queue = [vars(module).get("forward") or type(module).forward]
     for number in range(_MOST_FUNCTIONS):
@@ -26,7 +26,7 @@ def inside_forward(torch: Any, module: Any) -> str | None:
 
 
 def _held_by(function: Any) -> list[Any]:
-    """List what a wrapper holds: its closure, and the attributes of one that is an object."""
+    """List the values that a wrapper holds: its closure, or the attributes of a wrapper object."""
     held = [getattr(function, "__wrapped__", None)]
     for cell in getattr(function, "__closure__", None) or ():
         try:

@@ -1,4 +1,4 @@
-"""Functions of torch and of the program, covered by ours, which pass for them."""
+"""Replace functions of torch and of the program by covers that look like the originals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .annotations import Any, Callable, Function
 
 
 def covers(owner: Any, name: str) -> Callable[[Function], Function]:
-    """Put the decorated function in the place of `owner.name`, under its name."""
+    """Put the decorated function in place of `owner.name`, under the same name."""
 
     def put(function: Function) -> Function:
         cover = functools.wraps(getattr(owner, name))(function)
@@ -19,13 +19,13 @@ def covers(owner: Any, name: str) -> Callable[[Function], Function]:
 
 
 def uncover(owner: Any, name: str, cover: Any) -> None:
-    """Put back what `cover` stands in the place of, unless somebody has covered ours."""
+    """Restore the function that `cover` replaced, unless somebody has covered our cover."""
     if vars(owner).get(name) is cover:
         setattr(owner, name, cover.__wrapped__)
 
 
 def on_compilations(callback: Any, register: Callable[[Any], object]) -> None:
-    """Register with the handler of `torch._dynamo.callback`, and again where `torch._dynamo.reset()` clears it."""
+    """Register with the handler of `torch._dynamo.callback`, and again after `torch._dynamo.reset()` clears it."""
     handler = callback.callback_handler
     forget = type(handler).clear
 
@@ -38,5 +38,5 @@ def on_compilations(callback: Any, register: Callable[[Any], object]) -> None:
 
 
 def call_directly(call: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make a call of an outermost module as it is written."""
+    """Call an outermost module as the program wrote the call."""
     return call(module, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""The device as the agent may ask about it: nothing here makes a CUDA context or breaks a capture."""
+"""Query the device without creating a CUDA context or breaking a graph capture."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .annotations import Any
 
 
 def synchronise(torch: Any) -> None:
-    """Wait for all devices that this process uses; to ask the others would make a context there."""
+    """Wait for all devices that this process uses; a query to other devices would create a context there."""
     if _has_cuda(torch):
         cuda = torch.cuda
         for index in range(cuda.device_count()):
@@ -15,7 +15,7 @@ def synchronise(torch: Any) -> None:
 
 
 def is_capturing(torch: Any) -> bool:
-    """Tell whether a CUDA graph is being captured: to synchronise would end that with an error in the program."""
+    """Tell whether a CUDA graph is being captured; synchronising would then raise an error in the program."""
     return _has_cuda(torch) and bool(torch.cuda.is_current_stream_capturing())
 
 
@@ -28,7 +28,7 @@ def device_allocations(torch: Any) -> int | None:
 
 
 def free_memory(torch: Any, error: Exception) -> None:
-    """Give blocks that nothing uses back to the driver, where an error says that memory ran out."""
+    """Return unused blocks to the driver if the error is an out-of-memory error."""
     if _has_cuda(torch) and type(error).__name__ == "OutOfMemoryError":
         torch.cuda.empty_cache()
 

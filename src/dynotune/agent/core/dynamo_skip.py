@@ -1,4 +1,4 @@
-"""Keeps torch.compile from beginning with a frame of ours. Inside a graph that it traces, ours are inlined as ever."""
+"""Keep torch.compile from starting at a frame of the agent; inside a traced graph, these frames are still inlined."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .annotations import Any, Iterator
 
 
 def skip(eval_frame: Any) -> None:
-    """Tell `torch._dynamo.eval_frame` once: functions that are made anew share their code with those before them."""
+    """Tell `torch._dynamo.eval_frame` once; functions created later share their code with earlier ones."""
     for code in _codes():
         eval_frame.skip_code(code)
 
 
 def _codes() -> Iterator[types.CodeType]:
-    """Yield the code of all functions of this package, those inside others too."""
+    """Yield the code of all functions of this package, including nested ones."""
     package = __name__.rsplit(".", 2)[0]
     for name, module in list(sys.modules.items()):
         if name == package or name.startswith(package + "."):

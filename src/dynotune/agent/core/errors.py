@@ -1,4 +1,4 @@
-"""The agent's own mistakes: written down, and never the program's concern."""
+"""Record the agent's own errors, and keep them from the program."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import signal
 from .annotations import Any, Callable, CodeType
 
 MOST = 20
-"""What fails at each step would fill the record."""
+"""An error that recurs at each step would otherwise fill the record."""
 
 
 class ErrorLog:
-    """Log that is called when something of the agent's raised."""
+    """Log to call when the agent's code raised."""
 
     def __init__(self, event: Callable[[dict[str, Any]], None]) -> None:
         self._event = event
         self._num = 0
 
     def __call__(self, where: str, error: Exception) -> None:
-        """Write it down. What a handler of a signal raised is no mistake: it is the program's, and raised again."""
+        """Record the error. Raise it again if a signal handler of the program raised it: then it is the program's."""
         if by_a_signal(error):
             raise error
         self._num += 1
@@ -26,13 +26,13 @@ class ErrorLog:
             return
         try:
             words = str(error)
-        except Exception:  # an exception of the program's own may not like to be printed
+        except Exception:  # printing the program's own exception may fail
             words = ""
         self._event({"event": "error", "where": where, "error": "%s: %s" % (type(error).__name__, words)})
 
 
 def guarded(log: Callable[[str, Exception], None], where: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Return what the function gives, or None if it raised; `log` is then told, with the place."""
+    """Call the function; if it raises, pass the error and the place to `log` and return None."""
     try:
         return function(*args)
     except Exception as error:
@@ -41,7 +41,7 @@ def guarded(log: Callable[[str, Exception], None], where: str, function: Callabl
 
 
 def by_a_signal(error: Exception) -> bool:
-    """Tell whether the program's signal handler raised it, which may happen while any line of ours runs."""
+    """Tell whether the program's signal handler raised it, which may happen during any line of the agent."""
     handlers = set(filter(None, map(_code_of_handler, signal.valid_signals())))
     traceback = error.__traceback__
     while traceback is not None:
@@ -52,11 +52,11 @@ def by_a_signal(error: Exception) -> bool:
 
 
 def _code_of_handler(number: int) -> CodeType | None:
-    """Return the code of the Python function that handles it, also if a method, bound to arguments, or an object's."""
+    """Return the code of the Python function that handles it: a function, a method, bound arguments or an object."""
     handler: Any = signal.getsignal(number)
     while hasattr(handler, "func"):  # functools.partial
         handler = handler.func
     if not hasattr(handler, "__code__"):
-        # Not by getattr: an enum, as SIG_DFL is, would give its metaclass's.
+        # Not by getattr: on an enum such as SIG_DFL it would find the metaclass's method.
         handler = next((vars(kind)["__call__"] for kind in type(handler).__mro__ if "__call__" in vars(kind)), None)
     return getattr(handler, "__code__", None)

@@ -1,8 +1,7 @@
-"""Calls back when a module has been imported, and stays out of sight.
+"""Call back when a module has been imported, without visible traces.
 
-The spec, the loader and the module that Python sees are the real ones: only `exec_module` of that one loader
-instance is covered, and uncovered when it has run. So `find_spec`, `inspect` and `importlib.resources` find what
-they would find without us.
+Python sees the real spec, loader and module: only `exec_module` of that one loader instance is covered, and uncovered
+after it has run. So `find_spec`, `inspect` and `importlib.resources` find the same as without the agent.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from .annotations import Any, Callable, Iterator, Log, ModuleType, Sequence
 
 
 class AfterImport:
-    """A finder, first on `sys.meta_path`, that finds nothing by itself."""
+    """A finder at the front of `sys.meta_path` that finds nothing by itself."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -26,7 +25,7 @@ class AfterImport:
         sys.meta_path.insert(0, self)
 
     def call(self, name: str, callback: Callable[[Any], object]) -> None:
-        """Call `callback(module)` once `name` is imported: now, if it already is."""
+        """Call `callback(module)` once `name` is imported, or now if it is already."""
         module = sys.modules.get(name)
         if module is not None and not _is_loading(module):
             self._run(callback, module)
@@ -34,7 +33,7 @@ class AfterImport:
             self._waiting.setdefault(name, []).append(callback)
 
     def offer_stub(self, name: str, attributes: dict[str, Any]) -> None:
-        """Give a module with `attributes` for `import name` where the environment has none."""
+        """Provide a module with `attributes` for `import name` if the environment has none."""
         sys.meta_path.insert(0, _Stub(name, attributes))
 
     def find_spec(
@@ -44,7 +43,7 @@ class AfterImport:
         if name not in self._waiting or search in self._searching:
             return None
         try:
-            self._searching.add(search)  # a finder that asks the others in its turn asks this one too
+            self._searching.add(search)  # a finder that asks the others also asks this one
             spec = next(_found_by_others(self, name, path, target), None)
             if spec is not None:
                 self._cover(name, spec)
@@ -70,7 +69,7 @@ class AfterImport:
 
         try:
             loader.exec_module = exec_module
-        except AttributeError:  # a loader that is a class or has slots, of a frozen or built-in module
+        except AttributeError:  # the loader is a class or has slots (a frozen or built-in module)
             self._log("hooks", RuntimeError("cannot wait for " + name))
 
     def _run(self, callback: Callable[[Any], object], module: ModuleType) -> None:
@@ -81,9 +80,9 @@ class AfterImport:
 
 
 class _Stub:
-    """A finder of one module that is made on the spot, where the others find no file for it.
+    """A finder that creates one module on the spot if the other finders have no file for it.
 
-    It asks them first: a folder of that name, lying about on the path, would pass for a namespace package.
+    The finder asks the others first: a folder of that name on the path would look like a namespace package.
     """
 
     def __init__(self, name: str, attributes: dict[str, Any]) -> None:

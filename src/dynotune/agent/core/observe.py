@@ -1,4 +1,4 @@
-"""What this process is, who sets its environment variables, and what it used."""
+"""Report the identity of this process, changes to its environment variables, and its use of resources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 from .annotations import Any, Callable, Event, FrameType, Log
 
-# Variables that change how PyTorch programs run; their changes are recorded with who made them.
+# Variables that change how PyTorch programs run; their changes are recorded with the code that made them.
 _WATCHED = (
     "CUBLAS", "CUDA_", "CUDNN", "GOMP_", "HF_", "KMP_", "LD_PRELOAD", "MALLOC_", "MKL_", "NCCL_", "NUMEXPR_",
     "NVIDIA_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH", "TRITON_", "VECLIB_", "WORLD_SIZE", "DYNOTUNE_NOTHING",
@@ -33,7 +33,7 @@ def process() -> dict[str, Any]:
 
 
 def memory(torch: Any) -> dict[str, int]:
-    """Return peaks so far, in bytes, and the number of devices in use. Reads counters only, without a wait."""
+    """Return memory peaks so far in bytes, and the number of devices in use. Reads counters only, without waiting."""
     peaks = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     if torch is not None and torch.cuda.is_initialized():
         of_each = list(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
@@ -67,9 +67,9 @@ def out_of_memory(torch: Any, roots: list[Any], optimizers: list[Any]) -> dict[s
 
 
 class EnvironmentWatch:
-    """Watch on variables: records each change's name, value, and the place in the program that made it.
+    """Watch variables: record each change with name, value, and the place in the program that made it.
 
-    The audit event comes before the change and does not see `setenv` of C code, so this only observes.
+    The audit event precedes the change and does not cover `setenv` in C code, so this class only observes.
     """
 
     def __init__(self, event: Event, is_kept: Callable[[str], bool], log: Log) -> None:
@@ -90,7 +90,7 @@ class EnvironmentWatch:
             variable = os.fsdecode(args[0])
             if self._num_changes < _MAX_CHANGES and variable.startswith(_WATCHED):
                 value = os.fsdecode(args[1]) if name == "os.putenv" else None
-                # Libraries write what they have read: who wrote it first is the one who set it.
+                # Libraries write values that they have read, so the first writer is the one who set the value.
                 if value != os.environ.get(variable):
                     self._num_changes += 1
                     self._record(variable, value)
@@ -98,7 +98,7 @@ class EnvironmentWatch:
             self._log("environment", error)
 
     def _record(self, variable: str, value: str | None) -> None:
-        """Record a change with the innermost frame that is neither ours nor the standard library's os."""
+        """Record a change with the innermost frame outside the agent and the standard library's os."""
         frame: FrameType | None = sys._getframe(2)
         own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         while frame is not None and (
@@ -128,6 +128,6 @@ class EnvironmentWatch:
 
 
 def number(name: str) -> int | None:
-    """Return an environment variable's number; None if it holds none."""
+    """Return an environment variable's number; None if it is not a number."""
     value = os.environ.get(name, "")
     return int(value) if value.isdigit() else None

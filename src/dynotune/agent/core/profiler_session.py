@@ -1,4 +1,4 @@
-"""One session of torch's profiler, and whether the program has one of its own: there can only be one at a time."""
+"""Run one session of torch's profiler, and watch the program's own sessions: only one session can exist at a time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .errors import guarded
 
 
 class ProgramsProfiler:
-    """Watch on each session of torch's profiler that the program begins itself.
+    """Watch each session of torch's profiler that the program itself begins.
 
-    `is_running`: one of them is. `place`: where in the program the last one was begun; "" without one. `num_begun`:
-    how many were. `begins`: called before one begins.
+    `is_running`: whether one is running. `place`: where in the program the last one began; "" without one. `num_begun`:
+    number of sessions. `begins`: function that is called before one begins.
     """
 
     def __init__(self, torch: Any, log: Log) -> None:
@@ -32,12 +32,12 @@ class ProgramsProfiler:
             self._cover(module, name, running)
 
     def in_the_way(self) -> bool:
-        """Tell whether a session that begins now would disturb somebody's."""
+        """Tell whether a session that begins now would disturb another."""
         return self.is_running or bool(self._enabled())
 
     @contextlib.contextmanager
     def ours(self) -> Iterator[None]:
-        """Keep sessions that begin and end in here apart from the program's."""
+        """Mark sessions that begin and end in this block as the agent's, not the program's."""
         before, self._ours = self._ours, True
         try:
             yield
@@ -63,15 +63,15 @@ class ProgramsProfiler:
 
 
 class Session:
-    """Session prepared in one step and recording in those after it; all of it in one thread.
+    """Session that prepares in one step and records the steps after it, all in one thread.
 
-    `stacks`, `shapes`, `memory`: recorded too. `program`: asked to look away while this begins and ends.
+    `stacks`, `shapes`, `memory`: whether to record these too. `program`: the watch, which ignores this session.
     """
 
     def __init__(self, torch: Any, program: ProgramsProfiler, *, stacks: bool, shapes: bool, memory: bool) -> None:
         profiler = torch.profiler
         kinds = [profiler.ProfilerActivity.CPU]
-        # To ask for a device that the program does not use would make a context there.
+        # Naming a device that the program does not use would create a context there.
         if torch.cuda.is_initialized() and profiler.ProfilerActivity.CUDA in profiler.supported_activities():
             kinds.append(profiler.ProfilerActivity.CUDA)
         self._annotation = torch.autograd.profiler.record_function
@@ -85,15 +85,15 @@ class Session:
         )
         with program.ours():
             self._profile.prepare_trace()
-        # Up to torch 2.5 its end would turn all events into objects of Python, which nobody looks at.
+        # Up to torch 2.5, the session's end would convert all events to Python objects, which are not needed.
         self._profile.profiler._parse_kineto_results = lambda *args, **kwargs: []
-        # The first annotation of a process takes 0.7 ms: not in the first step.
+        # A process's first annotation takes 0.7 ms, so it must not fall into the first step.
         self.open("getting ready")
         self.close()
 
     @property
     def is_here(self) -> bool:
-        """Tell whether this thread can end it."""
+        """Tell whether this thread can end the session."""
         return get_ident() == self._thread
 
     def begin(self) -> None:
@@ -102,7 +102,7 @@ class Session:
         self.is_recording = True
 
     def open(self, name: str) -> None:
-        """Begin a step; `ProfilerStep#N` is what readers look for."""
+        """Begin a step; trace readers look for `ProfilerStep#N`."""
         self._open = self._annotation(name)
         self._open.__enter__()
 
@@ -112,18 +112,18 @@ class Session:
             opened.__exit__(None, None, None)
 
     def end(self) -> None:
-        """Stop recording; the profiler waits for the device first."""
+        """Stop recording; the profiler first waits for the device."""
         self.is_recording, self._is_over = False, True
         with self._program.ours():
             self._profile.stop_trace()
 
     def abandon(self) -> None:
-        """Let go of torch's profiler, for the program's own session or for good."""
+        """Release torch's profiler, for the program's own session or permanently."""
         if self._is_over:
             return
         self.close()
         if not self.is_recording:
-            self.begin()  # what is only prepared cannot be ended
+            self.begin()  # a session that is only prepared cannot be ended
         self.end()
 
     def save(self, path: str) -> None:
@@ -131,7 +131,7 @@ class Session:
 
 
 def open_optimizer_annotation() -> str | None:
-    """Return the name of the annotation that the optimizer has open around its step, if called from inside it."""
+    """Return the name of the annotation that the optimizer has open around its step, when called from inside it."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(12):
         if frame is None:
@@ -144,7 +144,7 @@ def open_optimizer_annotation() -> str | None:
 
 
 def _place_in_program() -> str:
-    """Return file and line of the innermost frame that is neither torch's nor ours."""
+    """Return file and line of the innermost frame outside torch and the agent."""
     own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -1,4 +1,4 @@
-"""Where in the program something is done, as traces say it: `train.py(31): main`."""
+"""Name places in the program as traces do: `train.py(31): main`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _STANDARD = tuple({os.path.dirname(os.__file__) + os.sep, sysconfig.get_path("st
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 _MOST_FRAMES = 200
 _installed: dict[str, frozenset[str]] = {}
-"""Names of modules and packages in a folder, as far as installers have listed them there."""
+"""Names of modules and packages in a folder, as recorded by installers."""
 WHOSE_USER, WHOSE_TORCH, WHOSE_INSTALLED = "user", "torch", "installed"
 WHOSE_STANDARD, WHOSE_AGENT = "standard", "agent"
 
 
 def place() -> str:
-    """Return the user's own innermost frame; else the innermost one that is neither torch's nor ours; else ""."""
+    """Return the innermost frame of the user's code; else the innermost one outside torch and the agent; else ""."""
     frame = _frame()
     return "" if frame is None else function(frame.f_code, frame.f_lineno)
 
 
 def line() -> str:
-    """Return the same as `file:line`."""
+    """Return the place from `place` as `file:line`."""
     frame = _frame()
     return "" if frame is None else "%s:%d" % (_short(frame.f_code.co_filename), frame.f_lineno)
 
@@ -36,7 +36,7 @@ def function(code: CodeType, line: int | None = None) -> str:
 
 
 def whose(code: CodeType, module: dict[str, Any]) -> str:
-    """Tell whose code a module with these globals is: one of the constants above."""
+    """Classify code by a module's globals: return one of the constants above."""
     file = code.co_filename
     if file.startswith((_OWN, "<frozen")):
         return WHOSE_AGENT
@@ -50,7 +50,7 @@ def whose(code: CodeType, module: dict[str, Any]) -> str:
 
 
 def _is_installed(file: str, name: str) -> bool:
-    """Tell whether it is in a package installed into a folder of any name, as by `pip install --target`."""
+    """Tell whether the file belongs to a package installed into an arbitrary folder, as by `pip install --target`."""
     folder = os.path.dirname(file)
     for _ in range(name.count(".") + (os.path.basename(file) == "__init__.py")):
         folder = os.path.dirname(folder)
@@ -66,7 +66,7 @@ def _names_installed(folder: str) -> frozenset[str]:
             try:
                 with open(os.path.join(folder, entry, "RECORD"), encoding="utf-8") as record:
                     found.update(line.partition(",")[0].partition("/")[0].removesuffix(".py") for line in record)
-            except (OSError, ValueError):  # what cannot be read lists nothing
+            except (OSError, ValueError):  # an unreadable file lists nothing
                 continue
     return frozenset(found)
 
@@ -87,9 +87,9 @@ def _frame() -> FrameType | None:
 
 
 def _short(file: str) -> str:
-    """Return the path relative to the working folder if it lies below it."""
+    """Return the path relative to the working folder if it is below that folder."""
     try:
         folder = os.getcwd() + os.sep
-    except OSError:  # it is gone
+    except OSError:  # the working folder is gone
         return file
     return file[len(folder) :] if file.startswith(folder) else file

@@ -1,4 +1,4 @@
-"""Looks at tensors in batches and inputs: what they are, never what is in them."""
+"""Inspect tensors in batches and inputs: their types and shapes, never their values."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _NO_CONTAINERS = (type, ModuleType, FunctionType, MethodType, str, bytes, int, f
 
 
 def class_name(thing: Any) -> str:
-    """Return the name of its class, with the module."""
+    """Return the name of the object's class, with the module."""
     return name_of(type(thing))
 
 
 def name_of(thing: Any) -> str:
-    """Return the name of a class or function, with its module; for other objects, that of their class."""
+    """Return the name of a class or function, with its module; for other objects, the name of their class."""
     while isinstance(thing, functools.partial):
         thing = thing.func
     named = thing if hasattr(thing, "__qualname__") else type(thing)
-    # In a worker that was spawned the program's own module bears another name.
-    module = getattr(named, "__module__", None) or type(named).__module__  # methods of C have none
+    # In a spawned worker, the program's main module has another name.
+    module = getattr(named, "__module__", None) or type(named).__module__  # methods written in C have none
     return "%s.%s" % ("__main__" if module == "__mp_main__" else module, named.__qualname__)
 
 
 def length_of(thing: Any) -> int | None:
     try:
         return len(thing)
-    except Exception:  # it has none, or its own code does not know
+    except Exception:  # it has no length, or its own code raises
         return None
 
 
 def can_look(torch: Any) -> bool:
-    """Tell whether tensors may be asked for their shapes: while they are traced, that would be traced too."""
+    """Tell whether tensors may be asked for their shapes; in a trace the question would be traced too."""
     return torch._C._get_tracing_state() is None and not torch.compiler.is_compiling()
 
 
 def described(torch: Any, value: Any) -> list[dict[str, Any]]:
-    """Describe the tensors in `value`, at most 64, with the fields of `schema.observation.Tensor`."""
-    # A subclass or a mode of the program's own would be asked else, and may count who asks.
+    """Describe up to 64 tensors in `value`, with the fields of `schema.observation.Tensor`."""
+    # Otherwise a subclass or mode of the program would be asked, and may count the calls.
     with torch._C.DisableTorchFunction():
         cuda = bool(torch.cuda.is_initialized())
         found = []
@@ -76,15 +76,15 @@ def _inside(item: Any) -> list[Any]:
         if isinstance(item, Mapping):
             return list(item.values())[:_MOST_VALUES]
         if not isinstance(item, _NO_CONTAINERS):
-            # A batch of a class of its own, as of torch_geometric.
+            # A batch of its own class, as in torch_geometric.
             return list(getattr(item, "__dict__", {}).values())[:_MOST_VALUES]
-    except Exception:  # the class's own
+    except Exception:  # the class's own code
         pass
     return []
 
 
 def shapes(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the shapes of the tensors among the inputs of a call, and one level down; quickly."""
+    """Return the shapes of tensors among the inputs of a call, and one level inside containers; this must be quick."""
     tensor, found = torch.Tensor, []
     for value in (*args, *kwargs.values()):
         if isinstance(value, tensor):
@@ -100,7 +100,7 @@ def _describe(torch: Any, tensor: Any, cuda: bool) -> dict[str, Any] | None:
     try:
         shape = list(tensor.shape)
         if not all(type(size) is int for size in shape):
-            return None  # a symbol: to ask for its value would fix it
+            return None  # a symbol, whose value would be fixed by asking for it
         on_host = tensor.device.type == "cpu"
         is_dense = tensor.layout == torch.strided
         return {
@@ -108,11 +108,11 @@ def _describe(torch: Any, tensor: Any, cuda: bool) -> dict[str, Any] | None:
             "dtype": str(tensor.dtype).replace("torch.", ""),
             "device": str(tensor.device),
             "num_bytes": int(tensor.numel()) * int(tensor.element_size()),
-            # Without a context there is no pinned memory, and to ask could make one.
+            # Without a context there is no pinned memory, and asking could create a context.
             "pinned": (cuda and bool(tensor.is_pinned())) if on_host and is_dense else None,
             "channels_last": is_channels_last(torch, tensor) if len(shape) == 4 and is_dense else None,
         }
-    except Exception:  # a tensor of a class of its own
+    except Exception:  # a tensor of its own class
         return None
 
 

@@ -1,7 +1,7 @@
-"""Whether an IterableDataset gives each DataLoader worker its own share.
+"""Tell whether an IterableDataset gives each DataLoader worker its own share.
 
-Torch copies the dataset into each worker; one that does not ask which worker it is in yields everything in
-each. Nothing is run to find out: the code that iterating may reach is searched for `get_worker_info`.
+Torch copies the dataset into each worker. A dataset that does not ask for its worker's number yields everything in each
+worker. The test runs no code: it searches the code that iterating may reach for `get_worker_info`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import types
 
 from .annotations import Any, Iterator
 
-# These shard by worker, in code that is compiled or too winding for the search. By library and class.
+# Data sets, by library and class, that shard by worker in code that is compiled or too complex for the search.
 _SHARDING_CLASSES = {
     ("datasets", "IterableDataset"),
     ("litdata", "StreamingDataset"),
@@ -36,12 +36,12 @@ def shards_by_worker(dataset: Any, worker_init_fn: Any = None) -> bool:
 
 def _is_known_to_shard(item: Any) -> bool:
     classes = {(base.__module__.partition(".")[0], base.__name__) for base in type(item).__mro__}
-    # `apply_sharding` is how torch's own datapipes are told their share.
+    # torch's own datapipes get their share through `apply_sharding`.
     return bool(classes & _SHARDING_CLASSES) or callable(getattr(type(item), "apply_sharding", None))
 
 
 def _reachable(dataset: Any) -> list[Any]:
-    """List `dataset` and the objects in its attributes that may be datasets or functions it draws from."""
+    """List `dataset` and the objects in its attributes that may be datasets or functions that it uses."""
     found: list[Any] = []
     queue, seen = [dataset], set()
     while queue and len(found) < _MAX_OBJECTS:

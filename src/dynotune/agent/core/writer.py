@@ -1,12 +1,12 @@
-"""The record of one process: a memory-mapped file of steps and events.
+"""Write the record of one process: a memory-mapped file of steps and events.
 
-A mapping outlives `os._exit` and SIGKILL, and no file descriptor stays open that the program could close or
-reuse. Blocks are reserved before they are mapped: a full disk stops the record, not the program (a hole in
-a mapped file would be SIGBUS).
+A mapping survives `os._exit` and SIGKILL, and needs no open file descriptor, which the program could close or reuse.
+Blocks are reserved before they are mapped, so a full disk stops the record, not the program (holes in a mapped file
+cause SIGBUS).
 
-Layout, little-endian: a header of 32 bytes (magic, version, header size, pid, start), then records, each
-8-byte aligned: payload size u32, kind u16, zero u16, payload. An event's head is written last; a size of zero ends
-the file. A step's payload is its loader wait f64, samples i64, flags u64 and its end f64, which is written last.
+Layout, little-endian: a header of 32 bytes (magic, version, header size, pid, start), then records, each aligned to 8
+bytes: payload size u32, kind u16, zero u16, payload. The head of an event is written last; a size of zero ends the
+file. A step's payload is its loader wait f64, samples i64, flags u64 and its end f64, which is written last.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ VERSION = 1
 STEP = 1
 EVENT = 2
 
-# Flags of a step: what happened in it.
+# Flags of a step, which name events in it.
 COMPILED, ALLOCATED, EPOCH, GARBAGE = 1, 2, 4, 8
 
 _FILE_HEAD = struct.Struct("<8sHHIdQ")
 _HEAD = struct.Struct("<IHH")
 _STEP = struct.Struct("<dqQd")
-_STEP_RECORD = struct.Struct("<IHHdqQdQ")  # with its head, and the zero that ends the file
+_STEP_RECORD = struct.Struct("<IHHdqQdQ")  # including its head and the zero that ends the file
 _STEP_BYTES = _HEAD.size + _STEP.size
 _FIRST_BYTES = 64 * 1024
 _LAST_BYTES = 64 * 1024 * 1024
 
 
 class Writer:
-    """Writer of steps and events to a file of its own in `folder`; silent once it cannot write.
+    """Write steps and events to a separate file in `folder`; stop silently when writing fails.
 
-    `plan`: says what in events is a secret.
+    `plan`: names the secrets to remove from events.
     """
 
     def __init__(self, folder: str, plan: dict[str, Any] | None = None) -> None:
@@ -53,7 +53,7 @@ class Writer:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Forget the parent's mapping; a file of this process's own is begun when there is something to say."""
+        """Forget the parent's mapping; this process's own file begins with its first event."""
         self._lock = threading.RLock()
         self._waiting: list[tuple[int, bytes]] = []
         self._writing = False
@@ -66,13 +66,13 @@ class Writer:
         self._dead = False
 
     def event(self, **fields: Any) -> None:
-        """Append a JSON event; `fields` hold `event`, its name."""
-        # Names of files and values of variables may hold bytes that are no text, and come through as escapes.
+        """Append a JSON event; `fields` must have `event`, its name."""
+        # File names and values of variables may have bytes that are no valid text; they are written as escapes.
         text = json.dumps(fields, default=str, ensure_ascii=False)
         self._append(EVENT, self._without_secrets(text).encode("utf-8", "backslashreplace"))
 
     def _without_secrets(self, text: str) -> str:
-        """Return the text that the plan allows to keep. Most events hold nothing that looks like a secret."""
+        """Return the text without secrets of the plan. Most events have nothing that looks like a secret."""
         lowered = text.lower()
         if any(re.search(hint, lowered) for hint in self._hints):
             for pattern in self._patterns:
@@ -86,8 +86,8 @@ class Writer:
             if self._map is None or self._writing or start + _STEP_BYTES + 8 > self._size:
                 self._append(STEP, _STEP.pack(wait_s, num_samples, flags, end_s))
                 return
-            # In one go, for it is paid in every step: no interrupt comes between, and a reader that does takes a step
-            # without an end for one that is not there yet.
+            # Write all fields in one call, since every step pays for it: no interrupt comes between the fields, and a
+            # reader that does come between sees a step without an end as missing.
             _STEP_RECORD.pack_into(self._map, start, _STEP.size, STEP, 0, wait_s, num_samples, flags, end_s, 0)
             self._position = start + _STEP_BYTES
 
@@ -97,7 +97,7 @@ class Writer:
         self._waiting.append((kind, payload))
         with self._lock:
             if self._writing:
-                return  # a signal handler or finalizer, in the middle of the loop below, which writes this too
+                return  # a signal handler or finalizer that runs during the loop below and writes this too
             try:
                 self._writing = True
                 while self._waiting:
@@ -106,18 +106,18 @@ class Writer:
                 self._writing = False
 
     def _write(self, kind: int, payload: bytes) -> None:
-        """Append one record. KeyboardInterrupt may end this anywhere; what is written next mends it."""
+        """Append one record. KeyboardInterrupt may end this at any point; the next write repairs the file."""
         size = 8 + len(payload) + 7 & ~7
         memory = self._room(size)
         if memory is not None:
             start = self._position
-            # With it the zero that ends the file: an interrupted write may have left something there.
+            # Also write the zero that ends the file, since an interrupted write may have left data there.
             memory[start + 8 : start + 8 + size] = payload + bytes(size - len(payload))
             memory[start : start + 8] = _HEAD.pack(len(payload), kind, 0)
             self._position = start + size
 
     def _room(self, num_bytes: int) -> memoryview | None:
-        """Return the mapping with room at `_position`; None when the record has ended."""
+        """Return the mapping with room at `_position`; None if the record has ended."""
         try:
             memory = self._map or self._begin()
             while written := _HEAD.unpack_from(memory, self._position)[0]:
@@ -155,13 +155,13 @@ class Writer:
         return memory
 
     def _roll(self) -> memoryview:
-        """Go on in a file of another ending, which whoever watches reads; the newest two of these are kept."""
+        """Continue in a file with another suffix, which a watching process reads; keep the newest two such files."""
         memory = self._begin("more", self._num_rolled)
         self._num_rolled += 1
         self._rolled.append(self._path)
         if len(self._rolled) > 2:
             oldest = self._rolled.pop(0)
-            os.truncate(oldest, 0)  # it is mapped still, and would keep its blocks
+            os.truncate(oldest, 0)  # it is still mapped, and would keep its blocks
             os.unlink(oldest)
         return memory
 
@@ -169,7 +169,7 @@ class Writer:
 def map_file(descriptor: int, size: int) -> memoryview:
     """Map the first `size` bytes of the file, and close the descriptor.
 
-    Raises OSError: the file system has no room, or cannot do it.
+    Raises OSError: the file system has no room, or does not support this.
     """
     try:
         os.posix_fallocate(descriptor, 0, size)
@@ -181,9 +181,9 @@ def map_file(descriptor: int, size: int) -> memoryview:
 
 
 def _mapped_by_libc(descriptor: int, size: int) -> memoryview:
-    """Map with libc: before Python 3.13 an `mmap` object keeps a descriptor and closes its number, whoever has it then.
+    """Map by libc: before Python 3.13, `mmap` keeps a descriptor and later closes its number, whoever uses it by then.
 
-    Never unmapped: it lives as long as the process.
+    The mapping is never removed; it lives as long as the process.
     """
     import ctypes
 

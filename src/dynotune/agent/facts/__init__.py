@@ -1,1 +1,1 @@
-"""What the program is like, noted once."""
+"""Record facts of the program, each once."""

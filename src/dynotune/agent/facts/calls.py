@@ -1,5 +1,5 @@
-"""Calls that cost much for what they look like, counted within the window: caches emptied, memory pinned, anomalies
-looked for. And where the program runs torch's profiler.
+"""Count calls within the window that cost more than expected (emptying caches, pinning memory, anomaly detection), and
+record where the program runs torch's profiler.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class _Counted:
 
 
 class Calls:
-    """Counter of calls from the start; `begin` is where the window does."""
+    """Count calls from the start; `begin` marks the start of the window."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._torch: Any = None
         self._empty_cache, self._pin_memory, self._anomaly = _Counted(), _Counted(), _Counted()
-        self.profiler: Any = None  # a ProgramsProfiler, given before torch is
+        self.profiler: Any = None  # a ProgramsProfiler, set before torch is imported
         self._num_before = 0
 
     def torch_is_here(self, torch: Any) -> None:
@@ -47,7 +47,7 @@ class Calls:
             self._num_before = self.profiler.num_begun - self.profiler.in_the_way()
 
     def facts(self) -> dict[str, Any]:
-        """Return `live.*`, without the prefix; without torch there was no such call."""
+        """Return `live.*`, without the prefix; without torch there were no such calls."""
         torch, profiler = self._torch, self.profiler
         anomalous = torch is not None and bool(torch.is_anomaly_enabled())
         profiled = torch is not None and (profiler.num_begun > self._num_before or profiler.in_the_way())
@@ -87,11 +87,11 @@ class Calls:
 
         @covers(torch.Tensor, "pin_memory")
         def pin_memory(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            # Traced, this folds to the method that torch.compile knows by its name.
+            # In a trace, this folds to the method that torch.compile knows by its name.
             if is_tracing():
                 return tensor.pin_memory(*args, **kwargs)
             result = original(tensor, *args, **kwargs)
-            # Batches that a loader pins are its own affair, in whatever thread.
+            # Ignore pinning of batches by a loader, in whatever thread.
             if sys._getframe(1).f_globals.get("__name__") != "torch.utils.data._utils.pin_memory":
                 counted.num += 1
                 counted.place = source_location.line()

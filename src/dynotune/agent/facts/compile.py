@@ -1,4 +1,4 @@
-"""What torch.compile did: graphs, breaks and recompilations with their reasons, as torch itself keeps them."""
+"""Report torch.compile's graphs, breaks and recompilations with their reasons, from torch's own counters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_GRAPHS = "skipping cudagraph"
 
 
 class Compilations:
-    """Listener to compilations from the start; `begin` is where the window does."""
+    """Listen to compilations from the start; `begin` marks the start of the window."""
 
     def __init__(self) -> None:
         self._limits: dict[str, None] = {}
@@ -40,7 +40,7 @@ class Compilations:
             return original(*args, **kwargs)
 
     def compilation_begins(self, *args: Any) -> None:
-        """Note a compilation, as torch's callback; newer versions name it: `2/1` is the third function's second one."""
+        """Note a compilation, from torch's callback; newer versions pass an id: `2/1`, third function, second graph."""
         self._num_begun += 1
         what: Any = args[0] if args else None
         if not hasattr(what, "compile_id"):
@@ -75,20 +75,20 @@ class Compilations:
 
     def _num_cudagraphs(self) -> int | None:
         before, after = self._num_cudagraphs_before, _num_cudagraphs()
-        # Where the graphs' own thread is another one, or they were dropped meanwhile, the numbers say nothing.
+        # If graphs run in another thread, or were dropped since, their numbers are meaningless.
         return after - before if before is not None and after is not None and after >= before else None
 
     def _num_recompilations(self) -> int:
         if self._knows_ids:
             return self._num_again
         counts = getattr(sys.modules.get("torch._dynamo.convert_frame"), "FRAME_COMPILE_COUNTER", {})
-        # The attempt at which a function reaches the limit is counted too, and compiles nothing.
+        # The attempt with which a function reaches the limit is counted too, and compiles nothing.
         return int(sum(num - 1 for num in counts.values())) - len(self._limits)
 
     def _untold_skips(self, counters: Any) -> list[str]:
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
         num = int(counters.get("inductor", {}).get("cudagraph_skips", 0)) - sum(self._skips.values())
-        # Without CUDA they are skipped without a word, as they must be.
+        # Without CUDA they are skipped silently, as they must be.
         return ["%dx no reason told" % num] if num > 0 and cuda is not None and cuda.is_initialized() else []
 
     def _dynamo_says(self, record: Any) -> None:
@@ -102,7 +102,7 @@ class Compilations:
 
 
 class _Listener(logging.Handler):
-    """Listener that hands each record on, and says nothing itself."""
+    """Pass torch's log records to a function, and print nothing."""
 
     def __init__(self, heard: Any) -> None:
         super().__init__(logging.WARNING)
@@ -111,7 +111,7 @@ class _Listener(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._heard(record)
-        except Exception:  # words of another version; the counters still count
+        except Exception:  # another version's wording; the counters still count
             pass
 
 
@@ -124,19 +124,19 @@ def _mode(kwargs: dict[str, Any]) -> str:
 
 
 def _given_up(counters: Any) -> dict[str, int]:
-    """Count the reasons why torch gave up whole functions; graph breaks and limits are counted as such."""
+    """Count the reasons why torch gave up whole functions; graph breaks and limits are counted separately."""
     reasons = dict(counters.get("unimplemented", {}))
     return {reason: num for reason, num in reasons.items() if num > 0 and not _LIMIT.search(reason)}
 
 
 def _num_cudagraphs() -> int | None:
-    """Count the CUDA graphs that torch.compile recorded on this thread; None if this version does not tell."""
+    """Count the CUDA graphs that torch.compile recorded on this thread; None if this version does not report it."""
     trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")
     if trees is None:
         return 0
     try:
         managers = [each.tree_manager for each in trees.local.tree_manager_containers.values()]
-        # `count(3)` gives 3 next. It cannot be asked without counting on.
+        # `count(3)` gives 3 next, and cannot be read without advancing.
         return sum(int(_NUMBER.findall(repr(manager.graph_counter))[0]) for manager in managers if manager is not None)
     except (AttributeError, IndexError):
         return None
@@ -155,13 +155,13 @@ def _places_of_breaks(utils: Any) -> dict[str, int]:
 
 
 def _recompilations(utils: Any) -> dict[str, int]:
-    """Say why the latest of a function's graphs did not fit, once for each; alike but for numbers counts as one."""
+    """Return why a function's latest graph did not fit, each reason once; numbers in a reason are ignored."""
     found: dict[str, int] = {}
     words: dict[str, str] = {}
     for code, reasons in list(getattr(utils, "guard_failures", {}).items()):
         told = set()
-        # `0/3: tensor 'x' size mismatch …` of the graph 0/3, and behind it the source line of a guard. Each
-        # recompilation tells it of all graphs so far, the latest first.
+        # A line `0/3: tensor 'x' size mismatch …` concerns graph 0/3, followed by the source line of a guard. Each
+        # recompilation lists all graphs so far, the latest first.
         lines = [_first_line(str(reason)).partition("  #")[0] for reason in reasons]
         if not any("/" in line.partition(": ")[0] for line in lines):
             lines = _one_each(lines)
@@ -177,9 +177,9 @@ def _recompilations(utils: Any) -> dict[str, int]:
 
 
 def _one_each(lines: list[str]) -> list[str]:
-    """Return the first reason of each recompilation, with a number for its graph: torch 2.4 tells none.
+    """Return the first reason of each recompilation, with a graph number, because torch 2.4 gives none.
 
-    The first recompilation told one reason, the second two, and so on.
+    The first recompilation lists one reason, the second two, and so on.
     """
     first: list[str] = []
     at = 0

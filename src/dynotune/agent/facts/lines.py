@@ -1,12 +1,12 @@
-"""Which lines of the program its threads are at, and in which step: a thread looks some eighty times a second.
+"""Sample which lines of the program its threads execute, and in which step, about eighty times a second.
 
-It looks when it has the interpreter's lock: when an operator or a call of the system releases it, and else when the
-switch interval is over, which is 5 ms and more than most lines take. So it is 10 µs while the thread waits for the
-lock, in a program whose threads do not fight for it themselves, and the kernel wakes the thread at once and not 50 µs
-later; with 100 µs, a line that takes less and stands before an operator was never seen.
+The sampling thread runs when it gets the interpreter's lock: when an operator or system call releases the lock, or
+after the switch interval, which is 5 ms and longer than most lines take. So the sampling thread lowers the interval to
+10 µs while it waits for the lock, in programs whose threads do not compete for the lock, and has the kernel wake it at
+once, not 50 µs later. With 100 µs, a line that took less and preceded an operator was never seen.
 
-The thread that gave the lock away asks for it back as soon, and then goes on for 5 ms. So the stacks are taken first,
-in as few instructions as can be, and read afterwards.
+The thread that released the lock requests it again at once, and then runs for 5 ms. So the stacks are taken first, in
+as few instructions as possible, and read afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_TORCH, WH
 from .sample_parts import SampleParts, text_of
 from .threads import schedstat
 
-Frame = tuple[int, int]  # the identity of code, and a line of it
+Frame = tuple[int, int]  # identity of code, and one of its lines
 Key = tuple[int, int, int, int, str]  # the first, third and fourth are identities of code, 0 for none
 
 INTERVAL_S = 0.012
@@ -29,10 +29,10 @@ SWITCH_S = 1e-5
 SLACK_NS = 1000
 MOST_FRAMES = 200
 MOST_THREADS = 16
-# Nobody asks for the rarer lines of a thread.
+# Rare lines of a thread are left out.
 MOST_LINES = 30
 MOST_MOMENTS = 4000
-# Parts of torch that say what the program does: draws data, keeps files.
+# Parts of torch that show an activity of the program: drawing data, writing files.
 _TELLING = tuple(os.sep + os.path.join("torch", *name) for name in (("utils", "data", ""), ("serialization.py",)))
 _LOADER = os.sep + os.path.join("torch", "utils", "data", "dataloader.py")
 _SELECTORS = os.sep + "selectors.py"
@@ -41,10 +41,10 @@ _OF_PROGRAM = (WHOSE_USER, WHOSE_INSTALLED)
 
 
 class Seen:
-    """Sightings of one thread at each place, and its processor time meanwhile, nanoseconds.
+    """Samples of one thread at each place, and its processor time meanwhile, in nanoseconds.
 
-    It may have run elsewhere since the last look: half of the looks at a short sleep come right after other work. So
-    the lesser of the times before and after each look is summed up, too.
+    The thread may have run elsewhere since the last sample: half of the samples of a short sleep come right after other
+    work. So the smaller of the times before and after each sample is summed up as well.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Seen:
 
 
 class Moments:
-    """The stacks of the thread that makes the steps, outermost frame first, each with the step in which it was seen."""
+    """Stacks of the thread that runs the steps, outermost frame first, each with the step of its sample."""
 
     def __init__(self) -> None:
         self._stacks: dict[tuple[Frame, ...], int] = {}
@@ -76,9 +76,9 @@ class Moments:
             self._seen.append((self._stacks.setdefault(tuple(reversed(stack)), len(self._stacks)), step))
 
     def facts(self, code_of: Callable[[int], CodeType]) -> dict[str, Any]:
-        """Return `frames` and their `texts`; `stacks`, of frames' numbers; `seen`, of a stack's number and a step."""
+        """Return `frames` and their `texts`; `stacks` of frame numbers; `seen`, pairs of stack number and step."""
         numbers: dict[Frame, int] = {}
-        known, seen = list(self._stacks), list(self._seen)  # the thread that looks may add to them meanwhile
+        known, seen = list(self._stacks), list(self._seen)  # the sampling thread may add entries meanwhile
         stacks = [[numbers.setdefault(frame, len(numbers)) for frame in stack] for stack in known]
         frames = [(code_of(identity), line) for identity, line in numbers]
         return {
@@ -90,27 +90,27 @@ class Moments:
 
 
 class Lines:
-    """Sampler of stacks from `begin` until `facts`; the thread that calls `begin` makes the steps.
+    """Sample stacks from `begin` until `facts`; the thread that calls `begin` runs the steps.
 
-    `among`: looks at the threads in it alone, which are few and change, for parts of samples; None for all.
+    `among`: threads to sample for parts of samples, which are few and change; None for all threads.
     """
 
     def __init__(self, among: Container[int] | None = None) -> None:
         self._among = among
         self._seen: dict[int, Seen] = {}
-        # Whose it is, and whether it stands in stacks. By identity: comparing code by value takes long.
+        # Owner of the code, and whether it appears in stacks. Keyed by identity: comparing code is slow.
         self._known: dict[int, tuple[str, CodeType, bool]] = {}
         self._of_steps = 0
-        self._turn = 0  # a thread of an earlier one ends by itself
+        self._turn = 0  # a thread of an earlier sampler ends by itself
         self._cpu_ns = 0
         self._ran_ns: dict[int, int | None] = {}
-        self._switch_s: float | None = None  # the program's own interval, where it was lowered
+        self._switch_s: float | None = None  # the program's own interval, if it was lowered
         self._step: Callable[[], int] | None = None
         self._moments = Moments()
-        self._parts: dict[int, SampleParts] = {}  # by thread; of all that are looked at `among` others together
+        self._parts: dict[int, SampleParts] = {}  # by thread; the threads in `among` share one entry
 
     def begin(self, step: Callable[[], int] | None = None) -> None:
-        """Begin; `step` tells in which step the thread is, None if there are none."""
+        """Begin; `step` returns the thread's present step, None without steps."""
         self._step, self._moments = step, Moments()
         self._seen, self._parts, self._of_steps = {}, {}, _thread.get_ident()
         self._ran_ns = {ident: ran_ns for ident, (_, ran_ns) in _threads().items()}
@@ -119,11 +119,11 @@ class Lines:
         self._turn += 1
         if not _has_threads_of_its_own(self._of_steps) and sys.getswitchinterval() > SWITCH_S:
             self._switch_s = sys.getswitchinterval()
-        # No thread of the threading module: the program finds none that it did not start.
+        # Do not use the threading module, so that the program sees no thread that it did not start.
         _thread.start_new_thread(self._look, (self._turn, os.getpid(), self._switch_s))
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return each thread that ran code of the user's own, the thread of the steps first."""
+        """Return each thread that ran the user's code, the thread that runs the steps first."""
         if not self._turn:
             return []
         self._turn += 1
@@ -152,11 +152,11 @@ class Lines:
         return sorted(_most_first(found), key=lambda thread: not thread["of_steps"])[:MOST_THREADS]
 
     def moments(self) -> dict[str, Any] | None:
-        """Tell where the thread that makes the steps was in each of them; None where nobody looked."""
+        """Return the stacks of the thread that runs the steps, by step; None without samples."""
         return self._moments.facts(lambda identity: self._known[identity][1]) if self._step is not None else None
 
     def parts(self, ident: int = 0) -> list[dict[str, Any]]:
-        """Tell where the time of samples went so far in a thread, or by default in all of those `among` others."""
+        """Return how a thread's time divides into parts of a sample; by default that of all threads in `among`."""
         return self._parts[ident].facts() if ident in self._parts else []
 
     def _lines(self, ident: int, seen: Seen) -> list[dict[str, Any]]:
@@ -190,14 +190,14 @@ class Lines:
                 for ident, stack in taken if self._turn == turn and os.getpid() == pid else ():
                     if ident in self._seen or len(self._seen) < 4 * MOST_THREADS:
                         self._see(ident, stack, ran_ns, looked_ns - before_ns)
-        except Exception:  # the thread of the steps has ended, or the interpreter ends: what was seen by then is told
+        except Exception:  # the thread of the steps has ended, or the interpreter is ending: return the samples so far
             return
 
     def _take(self, me: int) -> tuple[list[tuple[int, list[Taken]]], int]:
         """Take all stacks, innermost frame first, the steps' thread before the others; and its processor time.
 
-        No frame is held on to afterwards: it keeps all objects alive that its function had. The frame of this function
-        would, in a circle: its own variable holds it.
+        Do not keep a reference to a frame: it keeps all objects of its function alive. The frame of this function would
+        also form a cycle with its own variable.
         """
         frames, taken = sys._current_frames(), []
         frames.pop(me, None)
@@ -232,12 +232,12 @@ class Lines:
         self._parts.setdefault(key, SampleParts(self._owner)).add(taken, wall_ns)
 
     def _key(self, taken: list[Taken], stack: list[Frame] | None) -> Key:
-        """Return the innermost line of the user's own, what it calls, what runs, and what encloses all that.
+        """Return the innermost line of the user's code, the function it calls, the running code, and enclosing lines.
 
-        Where nothing is the user's own, as in a command that a package installs, the innermost line of a package but
-        torch's.
+        If no frame is the user's, as in a command that a package installs, use a package's innermost line outside
+        torch.
 
-        `stack`: takes all frames but those of torch and of the standard library.
+        `stack`: receives all frames except those of torch and of the standard library.
         """
         own = line = callee = leaf = 0
         installed = (0, 0, 0)
@@ -249,7 +249,7 @@ class Lines:
             if owner != WHOSE_AGENT:
                 leaf = leaf or id(code)
                 if code.co_filename.endswith(_LOADER):
-                    inside = LOADER  # and where it waits for a worker, too
+                    inside = LOADER  # also while it waits for a worker
                 elif leaf == id(code) and code.co_filename.endswith(_SELECTORS):
                     inside = EVENT_LOOP
                 if owner == WHOSE_USER and not own:
@@ -273,7 +273,7 @@ class Lines:
         return found[0]
 
     def _suspended(self) -> tuple[int, int, int] | None:
-        """Return where the first event loop task in code of the user's own waits, and what it awaits there."""
+        """Return where the first event-loop task in the user's code waits, and what it awaits there."""
         tasks: Any = sys.modules.get("asyncio.tasks")
         try:
             for task in list(getattr(tasks, "_scheduled_tasks", None) or tasks._all_tasks):
@@ -296,9 +296,9 @@ def _most_first(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _wait_for_lock(own_s: float | None, waits: bool) -> None:
-    """Lower the switch interval, or put it back. If the program has set its own meanwhile, that stays.
+    """Lower the switch interval, or restore it, unless the program has set its own meanwhile.
 
-    `own_s`: the program's; None to leave it alone.
+    `own_s`: the program's interval; None to leave the interval alone.
     """
     if own_s is not None and abs(sys.getswitchinterval() - (own_s if waits else SWITCH_S)) < 1e-7:
         sys.setswitchinterval(SWITCH_S if waits else own_s)
@@ -308,12 +308,12 @@ def _be_woken_at_once() -> None:
     try:
         with open("/proc/%d/timerslack_ns" % _thread.get_native_id(), "w", encoding="ascii") as file:
             file.write(str(SLACK_NS))
-    except OSError:  # then lines that are shorter than the usual 50 µs are seen too seldom
+    except OSError:  # lines shorter than the usual 50 µs are then seen too rarely
         pass
 
 
 def _has_threads_of_its_own(of_steps: int) -> bool:
-    """Tell whether there is a thread besides those of torch's loaders and of queues between processes."""
+    """Tell whether there are threads besides those of torch's loaders and of queues between processes."""
     for ident, thread in list(getattr(sys.modules.get("threading"), "_active", {}).items()):
         module = str(getattr(getattr(thread, "_target", None), "__module__", ""))
         if ident != of_steps and not module.startswith(("torch.", "multiprocessing.")):
@@ -322,7 +322,7 @@ def _has_threads_of_its_own(of_steps: int) -> bool:
 
 
 def _threads() -> dict[int, tuple[str, int | None]]:
-    """Return by identity the name of each thread, and how long it ran, ns; None where the kernel does not say."""
+    """Return by identity each thread's name and run time in ns; None if the kernel does not report it."""
     found: dict[int, tuple[str, int | None]] = {}
     active = getattr(sys.modules.get("threading"), "_active", {})
     for ident, thread in list(active.items()):

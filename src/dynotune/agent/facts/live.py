@@ -1,4 +1,4 @@
-"""What torch and Python say of themselves in the live process: `live.*`, without the prefix."""
+"""Report what torch and Python say about themselves in the live process: `live.*`, without the prefix."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MOST_NAMES = 2000
 
 
 class NotKnown(Exception):
-    """A fact that cannot be had, for the reason that it carries."""
+    """A fact that is unavailable, with the reason."""
 
 
 def facts(torch: Any) -> dict[str, Any]:
-    """Ask for each fact by itself: what this version does not have is unknown, and takes no other with it.
+    """Read each fact separately, so that one missing in this version affects no other.
 
     `torch`: the module; None if the program has not imported it.
     """
@@ -42,15 +42,15 @@ def facts(torch: Any) -> dict[str, Any]:
     if "tensorrt" in sys.modules:
         try:
             found["tensorrt_names"] = _names_beside("tensorrt")
-        except Exception as error:  # a file that was edited since, or a module that is none
+        except Exception as error:  # the file was edited since, or is not a module
             found["tensorrt_names"] = unknown("the program cannot be read: %s: %s" % (type(error).__name__, error))
     return found
 
 
 def _names_beside(package: str) -> list[str]:
-    """Find mentions in attributes, keywords and imports of the user's modules: `infer.py:12 config.max_workspace_size`.
+    """Find names in attributes, keywords and imports of the user's modules: `infer.py:12 config.max_workspace_size`.
 
-    Each stands once, with the first line that has it.
+    Each name is listed once, with its first line.
     """
     found: dict[str, str] = {}
     for module in list(sys.modules.values()):
@@ -70,7 +70,7 @@ def _names_beside(package: str) -> list[str]:
 
 
 def unknown(reason: str) -> dict[str, str]:
-    """Write an unknown as `schema.facts.Unknown` is written."""
+    """Write an unknown value in the form of `schema.facts.Unknown`."""
     return {"type": "unknown", "reason": reason}
 
 
@@ -85,7 +85,7 @@ def _with_cuda(ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _precision(backends: Any, backend: Any, of_operation: Callable[[Any], Any]) -> str:
     try:
-        # Asked first: where it was set, the older names raise.
+        # Ask for this first: after it is set, the older names raise.
         value = str(of_operation(backend).fp32_precision)
     except (AttributeError, AssertionError):
         return "tf32" if backend.allow_tf32 else "ieee"

@@ -1,4 +1,4 @@
-"""What the program's DataLoaders are like: their arguments when they begin, one batch as it comes out, once each."""
+"""Describe the program's DataLoaders, each once: their arguments when they begin, and one batch that they give."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _OTHERS = re.compile("label|type|segment|position")
 
 
 class Padding:
-    """Share of padding in some batches: from a mask, or from a constant tail of whole numbers or frames.
+    """Share of padding in some batches, from a mask, or from a constant tail of integers or frames.
 
-    Only tensors in host memory are looked at, and of a loader's batches the first, second, fourth and so on.
+    Only tensors in host memory are inspected, and only the first, second, fourth, … batch of a loader.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Padding:
 
     @property
     def done(self) -> bool:
-        """Tell whether no further batch is looked at: there were enough, or the first ones' rows have one length."""
+        """Tell whether no further batch is needed: there were enough, or the first ones' rows have equal length."""
         return len(self._batches) >= _MOST_LOOKS or (self._num_drawn >= 2 and not self._batches)
 
     def look(self, torch: Any, batch: Any) -> None:
@@ -60,7 +60,7 @@ class Padding:
 
 
 def _lengths(torch: Any, batch: Any) -> tuple[str, list[int], int] | None:
-    """Return what tells, the rows' lengths, and how long each row of the batch is."""
+    """Return the source of the lengths, the lengths of the rows, and the padded length."""
     if isinstance(batch, Mapping):
         named = [(str(name), value) for name, value in batch.items() if not _OTHERS.search(str(name))]
         named.sort(key=lambda pair: "mask" not in pair[0])
@@ -79,20 +79,20 @@ def _lengths(torch: Any, batch: Any) -> tuple[str, list[int], int] | None:
 
 
 def _kept(torch: Any, value: Any, name: str) -> Any:
-    """Return each row's length up to a tail, or from a head, of a value that occurs nowhere else; None without one."""
+    """Return each row's length before a constant tail, or after a head, of a value found nowhere else; else None."""
     pad: Any = None
     if value.dim() == 3 and value.is_floating_point():
         value, pad = (value != 0).any(-1), False
     elif value.dim() == 3 or value.is_floating_point():
         return None
     elif "mask" in name:
-        pad = "padding" in name  # as torch has it; elsewhere 1 is what is kept
+        pad = "padding" in name  # torch's convention; elsewhere 1 marks the kept part
     for rows in (value, value.flip(1)):
         same = rows == (rows[:, -1].mode().values if pad is None else pad)
         tails = same.flip(1).long().cumprod(1).sum(1)
         if int(same.sum()) != int(tails.sum()) or int(tails.max()) == rows.shape[1]:
             continue
-        # A value that rows of one length end with may be one of theirs.
+        # If all rows have equal length, the value that ends them may be data.
         if int(tails.max()) >= 2 and (pad is not None or int(tails.min()) <= 1 or len(tails.unique()) > 2):
             return (rows.shape[1] - tails).tolist()
     return [value.shape[1]] * len(value) if "mask" in name and not bool((value == pad).any()) else None
@@ -102,7 +102,7 @@ _MOST_LOADERS = 32
 
 
 class _Loader:
-    """Loader that was met; several of the same arguments, made at the same place, are one."""
+    """A loader; several loaders with the same arguments, created at the same place, count as one."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.facts = facts
@@ -114,12 +114,12 @@ class _Loader:
 
     def num_drawn(self) -> int | None:
         iterator = self.iterator() if self.iterator is not None else None
-        # What earlier iterators gave went with them.
+        # Batches of earlier iterators are gone with them.
         return int(iterator._num_yielded) if iterator is not None and self.num_begun == 1 else None
 
 
 class Loaders:
-    """The loaders drawn from so far, in the order they began."""
+    """The loaders drawn from so far, in the order of their start."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -134,7 +134,7 @@ class Loaders:
         self._iterator = torch.utils.data.dataloader._BaseDataLoaderIter
 
     def begun(self, key: Key, loader: Any) -> None:
-        """Note that an iterator of it was made, or begins anew."""
+        """Note that an iterator of the loader is created or restarted."""
         facts = _arguments(self._torch, loader, source_location.place())
         entry = self._met.get(identity := tuple(map(str, facts.values())))
         if entry is None:
@@ -148,7 +148,7 @@ class Loaders:
             self._cover_next()
 
     def facts(self, is_counted: Callable[[Key], bool]) -> list[dict[str, Any]]:
-        """Return the fields of `schema.observation.Loader`; those that the steps draw from first."""
+        """Return the fields of `schema.observation.Loader`; loaders that the steps draw from come first."""
         entries = sorted(self._met.values(), key=lambda entry: not any(map(is_counted, entry.keys)))
         context = self._torch.multiprocessing.get_start_method(allow_none=True) if self._torch is not None else None
         found = []
@@ -161,7 +161,7 @@ class Loaders:
         return found
 
     def _cover_next(self) -> None:
-        """Look at the next batches, until of each loader one has been seen, and as many as tell its padding."""
+        """Cover further draws until each loader has given a batch, and enough batches to show its padding."""
         iterator, original = self._iterator, self._iterator.__next__
 
         @covers(iterator, "__next__")
@@ -183,7 +183,7 @@ class Loaders:
             return
         if entry.batch is None:
             entry.iterator = weakref.ref(iterator)
-            # Whether torch's `pin_memory` does anything with it.
+            # Whether torch's `pin_memory` has an effect on this object.
             pinnable = isinstance(batch, (self._torch.Tensor, Mapping, Sequence)) or hasattr(batch, "pin_memory")
             entry.batch = {"batch": described(self._torch, batch), "batch_is_pinnable": pinnable}
         entry.padding.look(self._torch, batch)
@@ -210,7 +210,7 @@ def _arguments(torch: Any, loader: Any, where: str) -> dict[str, Any]:
         "sampler": class_name(get("sampler", None) if usual else batch_sampler),
         "collate": name_of(get("collate_fn", None)),
         "num_items": length_of(dataset),
-        # Of an iterable one, the loader would note that it was asked, and warn of it later.
+        # An iterable loader would note that its length was asked for, and warn about it later.
         "num_batches": None if is_iterable else length_of(loader),
         "batch_size": _whole(get("batch_size", None) or getattr(batch_sampler, "batch_size", None)),
         "num_workers": _whole(get("num_workers", 0)) or 0,

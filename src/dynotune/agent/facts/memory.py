@@ -1,6 +1,4 @@
-"""Levels and counters at the window's two ends: the device's allocators, resident memory, Python's
-collections, autograd's graph.
-"""
+"""Read levels and counters at both ends of the window: device memory, resident memory, garbage, autograd's graph."""
 
 from __future__ import annotations
 
@@ -15,9 +13,9 @@ LONG_S = 0.001
 
 
 class Garbage:
-    """Follower of Python's collections through `gc.callbacks`, in processor time.
+    """Follow Python's collections through `gc.callbacks`, in processor time.
 
-    Finalizers may wait, for the device or a lock, in any thread: that is no work of the collector.
+    Finalizers may wait for the device or a lock, in any thread, and that wait is not work of the collector.
     """
 
     def __init__(self) -> None:
@@ -38,7 +36,7 @@ class Garbage:
         self.total_s = self.longest_s = 0.0
 
     def flag(self) -> int:
-        """Return GARBAGE if a collection worth telling has ended since the last call."""
+        """Return GARBAGE if a significant collection has ended since the last call."""
         flag, self._in_step = self._in_step, 0
         return flag
 
@@ -49,12 +47,12 @@ class Garbage:
             "num_oldest": self.num_oldest,
             "total_s": self.total_s,
             "longest_s": self.longest_s,
-            # To count them takes as long as a collection: not of a program that had none of the long ones.
+            # Counting them takes as long as a collection, so it is done only for a program that had long collections.
             "num_objects": len(gc.get_objects()) if self.num_oldest else None,
         }
 
     def _called(self, phase: str, info: dict[str, int]) -> None:
-        # No mistake possible in here may be raised: it would be printed.
+        # An error here must not be raised, because it would be printed.
         if phase == "start":
             self._begin_s = thread_time()
             return
@@ -88,7 +86,7 @@ class Memory:
         self._levels = {index: [stats["allocated_bytes.all.current"]] for index, stats in self._before.items()}
 
     def level(self) -> None:
-        """Look at it; called some times within the window, tens of microseconds each."""
+        """Read the present level; called a few times within the window, at tens of microseconds each."""
         self._rss_levels.append(_own_bytes())
         for index, levels in self._levels.items():
             levels.append(int(self._torch.cuda.memory_allocated(index)))
@@ -103,7 +101,7 @@ class Memory:
         }
 
     def _allocators(self) -> dict[int, dict[str, int]]:
-        """Return counters of the devices that this process uses; nothing waits for them."""
+        """Return counters of the devices that this process uses, without waiting."""
         cuda = getattr(self._torch, "cuda", None)
         if cuda is None or not cuda.is_initialized():
             return {}
@@ -136,7 +134,7 @@ class Memory:
 
 
 def _own_bytes() -> int:
-    """Return resident memory without files and shared memory, which holds batches of workers until they are used."""
+    """Return resident memory in bytes without files and shared memory, which holds workers' batches until their use."""
     with open("/proc/self/statm", encoding="ascii") as file:
         _, resident, shared = file.read().split()[:3]
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
@@ -144,13 +142,13 @@ def _own_bytes() -> int:
 
 MOST_OBJECTS = 5_000_000
 MOST_NODES = 100_000
-"""Beyond these it is not counted on: either takes some tenths of a second."""
+"""Limit of counting; beyond it, either count takes some tenths of a second."""
 
 
 def graphs(torch: Any, before: int | None) -> dict[str, int | None]:
-    """Return fields of `schema.observation.ProcessState`, by the nodes where the window began.
+    """Return fields of `schema.observation.ProcessState`, given the number of nodes at the window's begin.
 
-    Between two steps a training holds on to the graph of its last loss; one that keeps losses, to all of them.
+    Between two steps a training loop keeps the graph of its last loss; a loop that stores losses keeps all graphs.
     """
     after = None if before is None or before >= MOST_NODES else num_nodes(torch)
     return {"graph_nodes_growth": None if before is None or after is None else after - before, "graph_nodes": after}
@@ -168,7 +166,7 @@ def num_nodes(torch: Any) -> int | None:
         return None
     is_tensor: dict[type, bool] = {}
     ahead: list[Any] = []
-    # A subclass of the program's own may do anything where it is asked.
+    # A subclass of the program may run any code when asked.
     with torch._C.DisableTorchFunction():
         for one in objects:
             kind = type(one)
@@ -177,7 +175,7 @@ def num_nodes(torch: Any) -> int | None:
             if is_tensor[kind] and one.grad_fn is not None:
                 ahead.append(one.grad_fn)
     del objects
-    # Kept while they are counted: the identity of one that is gone may be another's.
+    # Keep them alive while counting, because the identity of a dead object may be reused.
     seen: dict[int, Any] = {}
     while ahead and len(seen) < MOST_NODES:
         node = ahead.pop()

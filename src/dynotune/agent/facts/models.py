@@ -1,6 +1,4 @@
-"""What the outermost modules are like: a walk over their parameters and layers at the window's end, a few of their
-calls while the program warms up.
-"""
+"""Describe the outermost modules: parameters and layers at the window's end, and a few calls during warm-up."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ _MOST_MODULES = 20_000
 
 
 class _Calls:
-    """Calls of one module, with gradients or without; `look` is the last one that was looked at."""
+    """Calls of one module, with or without gradients; `look` is the last inspected call."""
 
     def __init__(self) -> None:
         self.begin_anew()
@@ -44,7 +42,7 @@ class _Calls:
 
 
 def _longer(before: tuple[int, ...], now: tuple[int, ...]) -> int:
-    """Return by how much one dimension is longer, at most by half, if no other differs; else 0."""
+    """Return by how much one dimension is longer, at most by half, if no other dimension differs; else 0."""
     differ = [(a, b) for a, b in zip(before, now) if a != b]
     if len(before) != len(now) or len(differ) != 1 or differ[0][1] > max(1.5 * differ[0][0], differ[0][0] + 1):
         return 0
@@ -55,7 +53,7 @@ class _Root:
     def __init__(self, module: Any) -> None:
         self.module = weakref.ref(module)
         self.calls = {True: _Calls(), False: _Calls()}
-        self.is_odd = False  # looking at it failed
+        self.is_odd = False  # inspecting it failed
 
 
 class Models:
@@ -80,7 +78,7 @@ class Models:
             self._roots[id(module)] = _Root(module)
 
     def step_found(self) -> None:
-        """Count calls from here on as those of steps."""
+        """From here on, count calls as calls of steps."""
         self._is_found = True
         for root in self._roots.values():
             for calls in root.calls.values():
@@ -90,7 +88,7 @@ class Models:
         self._is_over = True
 
     def around(self, inner: Around | None) -> Around:
-        """Make the call, and look at it while the program warms up; `inner` makes it otherwise."""
+        """Make the call, by `inner` if given, and inspect the call while the program warms up."""
 
         make = inner or call_directly
 
@@ -126,7 +124,7 @@ class Models:
         with torch._C.DisableTorchFunction():
             calls.called_with(shapes(torch, args, kwargs), bool(getattr(module, "require_backward_grad_sync", False)))
         if calls.num & (calls.num - 1) and calls.look is not None:
-            return None  # ever more rarely: the 1st, 2nd, 4th, 8th …
+            return None  # less and less often: the 1st, 2nd, 4th, 8th …
         with torch._C.DisableTorchFunction():
             requires_grad = any(tensor.requires_grad for tensor in tensors_in(torch, (args, kwargs)))
         calls.look = {
@@ -153,10 +151,10 @@ class Models:
     # At the window's end
 
     def facts(self, trains: bool, updated: Container[int]) -> list[dict[str, Any]]:
-        """Return the fields of `schema.observation.Model`: the largest 16 that steps call; with parameters, if any has.
+        """Return fields of `schema.observation.Model`: the largest 16 in steps; only those with parameters, if any.
 
         Args:
-            trains: the steps update something, so calls with gradients are the ones to tell of.
+            trains: the steps update parameters, so calls with gradients are the ones to report.
             updated: identities of the parameters that optimizers have.
         """
         alive = [(root, module) for root in self._roots.values() if (module := root.module()) is not None]
@@ -183,7 +181,7 @@ class Models:
     def _call(self, root: _Root, trains: bool) -> dict[str, Any] | None:
         calls = max(root.calls.items(), key=lambda item: (trains and item[0] and item[1].num > 0, item[1].num))[1]
         if calls.look is None or (self._is_found and not calls.num):
-            return None  # what was called before there were steps says nothing of them
+            return None  # calls before the first step say nothing about the steps
         num_shapes = len(calls.shapes) if self._is_found and calls.shapes else None
         counts = {"num": calls.num, "num_grown": calls.num_grown, "num_synced": calls.num_synced}
         counts["growth"] = calls.growth
@@ -216,7 +214,7 @@ def _describe(torch: Any, root: Any) -> dict[str, Any]:
 
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
-# Where they keep the module that they wrap.
+# Attributes in which wrappers keep the wrapped module.
 _INNER = {
     "DistributedDataParallel": "module",
     "DataParallel": "module",
@@ -244,7 +242,7 @@ def _parameters(torch: Any, root: Any) -> dict[str, Any]:
             devices[device] = devices.get(device, 0) + size
             if parameter.dim() == 4 and parameter.layout == torch.strided:
                 last = is_channels_last(torch, parameter)
-                # Those of kernels of 1 × 1 are both, and say nothing.
+                # 1 × 1 kernels have both layouts, and say nothing.
                 if last or not parameter.is_contiguous(memory_format=torch.channels_last):
                     ordered, channels_last = ordered + size, channels_last + size * last
     return {
@@ -305,11 +303,11 @@ def _ddp(ddp: Any) -> dict[str, Any]:
     found["bucket_cap_mb"] = int(getattr(ddp, "bucket_bytes_cap", 0)) >> 20 or None
     try:
         logged = ddp._get_ddp_logging_data()
-        # Sampled: in the first ten steps and every hundredth. Known only where the graph is searched for them.
+        # Sampled in the first ten steps and in every hundredth. Known only if the graph is searched for them.
         if found["find_unused_parameters"] and "unused_parameter_size" in logged:
             found["unused_parameters"] = int(logged["unused_parameter_size"])
         if found["find_unused_parameters"] and "can_set_static_graph" in logged:
             found["can_set_static_graph"] = bool(logged["can_set_static_graph"])
-    except Exception:  # a version without it
+    except Exception:  # a version without this attribute
         pass
     return found

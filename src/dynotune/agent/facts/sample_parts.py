@@ -1,9 +1,10 @@
-"""Tell where the time of a sample goes: a look at a loading thread becomes a part, what does it, and the user's line.
+"""Divide the time of a sample: map each stack sample of a loading thread to a part, a function and a user line.
 
-The innermost frame that the table knows decides, up to the first frame of the user's own. What is written in C has no
-frame: the call that a frame is at is read from its source (Python 3.11 and later; before, from its line).
+The innermost frame in the table decides, up to the first frame of the user's code. C functions have no frame, so the
+call at a frame is read from its source (Python 3.11 and later; in older versions from its line).
 
-A look comes late where code holds the interpreter's lock. So it stands for all the time since the look before.
+A stack sample comes late while code holds the interpreter's lock. So each sample counts for all the time since the
+previous sample.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, Metho
 from ..core.annotations import Any, Callable, CodeType, Taken
 from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_USER, function
 
-Place = tuple[int, int]  # the identity of code, and a line of it
+Place = tuple[int, int]  # identity of code, and one of its lines
 
 MOST_PARTS, MOST_TEXT = 40, 160
 READ, DECODE, TRANSFORM, COLLATE, MOVE, PIN, WAIT, OWN = (
     "read", "decode", "transform", "collate", "move", "pin", "wait", "own"
 )  # fmt: skip
 QUEUE = "queue"
-# Lines of the part, what does it, and a pattern of `module:function`, or of `:text` for a call on an object. The first
-# that matches counts.
+# Lines of part, worker function, and a pattern of `module:function`, or of `:text` for a call on an object. First match
+# wins.
 with open(os.path.splitext(__file__)[0] + ".txt", encoding="utf-8") as file:
     _LINES = file.read().splitlines()
 _ENTRIES = tuple(
@@ -37,18 +38,18 @@ _CONTAINERS = re.compile(r"(Compose|Sequential|Lambda|OneOf|SomeOf|RandomApply|R
 
 
 class SampleParts:
-    """Wall time of one thread, by part, by what does it, and by the line of the user's own.
+    """Wall time of one thread, by part, by the function that does the work, and by line of the user's code.
 
     Args:
-        owner: whose a frame's code is.
+        owner: function that returns the owner of a frame's code.
     """
 
     def __init__(self, owner: Callable[[CodeType, dict[str, Any]], str]) -> None:
         self._owner = owner
         self._wall_ns: dict[tuple[str, str, Place], list[int]] = {}
-        self._frames: dict[int, tuple[Any, str]] = {}  # by identity of code: what the table says, a transform's class
-        self._calls: dict[tuple[int, int], Any] = {}  # by code and instruction: what the table says of the call
-        self._codes: dict[int, CodeType] = {}  # what is kept alive, so that no identity is taken twice
+        self._frames: dict[int, tuple[Any, str]] = {}  # by identity of code: table entry, transform's class
+        self._calls: dict[tuple[int, int], Any] = {}  # by code and instruction: the table's entry for the call
+        self._codes: dict[int, CodeType] = {}  # objects that are kept alive, so that no identity is reused
 
     def add(self, stack: list[Taken], wall_ns: int) -> None:
         """Add `stack`, whose first frame is the innermost."""
@@ -78,11 +79,11 @@ class SampleParts:
         for code, line, module, lasti in stack:
             owner = self._owner(code, module)
             if owner == WHOSE_AGENT:
-                # What the user's collate function does, and no reading or decoding or transform inside of it.
+                # The user's collate function, outside of reading, decoding and transforms.
                 if code.co_name == "collate" and (part in ("", TRANSFORM) and (not class_ or is_callee)):
                     part, what = COLLATE, class_ or inner
                 if part == COLLATE or code.co_name == "fetch":
-                    break  # what a fork was in when it began is none of its own
+                    break  # the state at the time of a fork is not the child's own work
                 continue
             entry, own_class = self._frame(code, module)
             if is_leaf:
@@ -91,7 +92,7 @@ class SampleParts:
             if entry and not place[0] and not part:
                 part, what = entry
             if code.co_name == "_feed" and entry == (MOVE, QUEUE):
-                # The thread that feeds a queue, where it does not wait for something to feed it with.
+                # The thread that feeds a queue, unless it waits for input.
                 moved = QUEUE if what == QUEUE else QUEUE + ", " + what
                 return ("", "", place) if part == WAIT else (MOVE, moved, place)
             if owner == WHOSE_USER and not place[0]:
@@ -129,7 +130,7 @@ def text_of(code: CodeType, line: int) -> str:
 
 
 def _entry(name: str) -> Any:
-    """Return the part and what does it; None if the table does not know it."""
+    """Return the part and the function that does the work; None if the table has no entry."""
     for pattern, part, what in _ENTRIES:
         if pattern.match(name):
             return part, what or name.partition(":")[0].partition(".")[0]
@@ -137,7 +138,7 @@ def _entry(name: str) -> Any:
 
 
 def _class_of(code: CodeType, module: dict[str, Any], name: str) -> str:
-    """Return the class with this method, if it is one that transforms; "" else."""
+    """Return the class with this method, if it is a transform; "" else."""
     if code.co_name not in _METHODS or name.startswith("torch."):
         return ""
     owner = str(getattr(code, "co_qualname", "")).rpartition(".")[0].rpartition(".")[2]
@@ -154,7 +155,7 @@ def _has(class_: type, code: CodeType) -> bool:
 
 
 def _called(code: CodeType, lasti: int) -> str:
-    """Return what is called at this instruction, as it is written and without its arguments; else the expression."""
+    """Return the callee at this instruction, as written and without arguments; else the expression."""
     at: Any = list(code.co_positions())[max(0, lasti) // 2]
     line, end, column, end_column = at
     if None in at:
@@ -165,7 +166,7 @@ def _called(code: CodeType, lasti: int) -> str:
     lines[-1] = lines[-1][: end_column if end - line < 20 else None]
     lines[0] = lines[0][column:]
     text = b"".join(lines).decode(errors="replace").strip()
-    if text.startswith("with "):  # Python 3.11 tells the whole statement
+    if text.startswith("with "):  # Python 3.11 gives the whole statement
         text = re.split(r" as |:\s*$", text.partition("\n")[0][5:])[0]
     try:
         tree = ast.parse(text, mode="eval").body
@@ -183,16 +184,16 @@ _PLAIN = (FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, t
 
 
 def _resolved(text: str, module: dict[str, Any]) -> str:
-    """Return `module:name` of the object behind a dotted name; `:text` if only the running code knows."""
+    """Return `module:name` of the object behind a dotted name; `:text` if only the running code knows it."""
     head, *rest = text.split(".")
     value = module.get(head, getattr(builtins, head, None))
     for each in rest:
         value = vars(value).get(each) if issubclass(type(value), (ModuleType, type)) else None
-    # Other objects may run code of the program's own when they are asked for a name.
+    # Other objects may run code of the program when asked for a name.
     if not issubclass(type(value), _PLAIN):
         return ":" + text
     asked, name = module.get(head), getattr(value, "__name__", "")
     named = getattr(value if name else type(value), "__module__", None)
     if not isinstance(named, str) and isinstance(asked, ModuleType):
-        named = asked.__name__  # only this says where many a function written in C belongs
+        named = asked.__name__  # for many functions written in C, only this names their module
     return "%s:%s" % (named or "builtins", name or text)

@@ -1,4 +1,4 @@
-"""A signal by which a watched process writes where its threads are, from within a call that hangs, too."""
+"""Register a signal that makes a watched process write the stacks of its threads, even inside a hanging call."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _files: list[object] = []
 
 
 def listen(folder: str) -> int | None:
-    """Answer a signal that nobody uses in `stacks-PID.txt`, and return its number; None where there is none."""
+    """Write stacks to `stacks-PID.txt` on an unused signal, and return its number; None if there is no such signal."""
     for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
         if signal.getsignal(number) is signal.SIG_DFL:
-            # Not the file of the process that this one was forked from. It is open as long as the process lives.
+            # A separate file from that of the parent process. It stays open for the life of the process.
             file = open(os.path.join(folder, "stacks-%d.txt" % os.getpid()), "ab")  # noqa: SIM115
             faulthandler.register(number, file)
             _files[:] = [file]

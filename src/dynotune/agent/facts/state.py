@@ -1,6 +1,6 @@
-"""What the program is like, said once, when its window has ended: everything that is not timing.
+"""Record the state of the program once, when its window has ended: everything except timing.
 
-Each part looks at one thing. A part that fails is left out, and the reader is told that and why.
+Each part of the state is recorded separately. A part that fails is left out, and the record gives the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_OPTIMIZERS = 16
 
 
 class Optimizers:
-    """Optimizers that stepped so far. What it covers goes before the window begins, and before anything is compiled."""
+    """Optimizers that have stepped so far. The covers are removed before the window begins and before a compilation."""
 
     def __init__(self) -> None:
         self._met: dict[int, tuple[weakref.ref[Any], str]] = {}
@@ -46,7 +46,7 @@ class Optimizers:
         self._cover_scaler(scaler)
 
     def stepped(self, optimizer: Any) -> None:
-        """Note that it has just stepped; called until the step is found, and for further ones."""
+        """Note that the optimizer has just stepped; called until the step is found, and for further optimizers."""
         known = self._met.get(id(optimizer))
         if (known is None or known[0]() is not optimizer) and len(self._met) < _MOST_OPTIMIZERS:
             self._met[id(optimizer)] = weakref.ref(optimizer), source_location.place()
@@ -107,7 +107,7 @@ def _truth(value: Any) -> bool | None:
 
 
 class State:
-    """The parts, and when each of them looks."""
+    """The parts of the state, and the times at which each is read."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -125,19 +125,19 @@ class State:
         self._failed: dict[str, str] = {}
 
     def torch_is_here(self, torch: Any, profiler: Any) -> None:
-        """Begin once torch is here; `profiler` tells of the program's own sessions of torch's profiler."""
+        """Begin after torch is imported; `profiler` watches the program's own sessions of torch's profiler."""
         self._torch, self._calls.profiler = torch, profiler
         self.garbage.install()
         for part in (self.loaders, self.models, self.optimizers, self.compilations, self._calls, self._memory):
             self._try(type(part).__name__, part.torch_is_here, torch)
 
     def compilation_begins(self, *args: Any) -> None:
-        """Make final what a graph could see."""
+        """Stop changing everything that a compiled graph could see."""
         self._try("optimizers", self.optimizers.look_no_more)
         self._try("compilation", self.compilations.compilation_begins, *args)
 
     def window_begins(self, step: Callable[[], int]) -> None:
-        """Look at nothing more from here on, but at what is counted; `step` tells the number of the step."""
+        """From here on, only count; `step` returns the number of the present step."""
         self._try("models", self.models.look_no_more)
         self._try("loaders", self.loaders.look_no_more)
         self._try("optimizers", self.optimizers.look_no_more)
@@ -145,26 +145,26 @@ class State:
         self._try("memory", self._memory.begin)
         self._try("calls", self._calls.begin)
         self.compilations.begin()
-        self.garbage.install()  # where the program imports no torch, nothing did so before
+        self.garbage.install()  # if the program never imports torch, nothing did so before
         self.garbage.reset()
-        # Last: what looks at the program here keeps a core busy by itself.
+        # Last, because the sampler itself keeps a core busy.
         self._try("threads", self._threads.begin)
         self._try("lines", self._lines.begin, step)
 
     def level(self) -> None:
-        """Look at levels within the window, at a few of its steps."""
+        """Read levels within the window, at a few of its steps."""
         self._try("memory", self._memory.level)
 
     def leave(self) -> None:
-        """Leave: this process works for another one."""
+        """Stop recording, because this process works for another process."""
         self.garbage.remove()
         self.models.look_no_more()
         self._try("loaders", self.loaders.look_no_more)
 
     def fields(self, is_counted: Callable[[Key], bool]) -> dict[str, Any]:
-        """Return the fields of the event `state`; an absent one failed: see `failed`."""
+        """Return the fields of the event `state`; a missing field failed and is listed in `failed`."""
         found: dict[str, Any] = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
-        # First what the rest would change.
+        # First, read the facts that the others would change.
         lines = self._try("lines", self._lines.facts)
         threads = self._try("threads", self._threads.facts) or {}
         collections = self._try("collections", self.garbage.facts)

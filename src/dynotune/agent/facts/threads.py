@@ -1,4 +1,4 @@
-"""How long threads of this process were ready to run within the window and had no core: the kernel counts it."""
+"""Report how long threads of this process waited for a core in the window, ready to run, by the kernel's counters."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _NANOSECOND = 1e-9
 
 
 class Threads:
-    """Look at threads at the window's two ends: some microseconds each, outside of what is timed.
+    """Read threads at both ends of the window; this takes some microseconds each, outside the timed part.
 
-    `folder`: of this process in `/proc`.
+    `folder`: folder of this process in `/proc`.
     """
 
     def __init__(self, folder: str = "/proc/self") -> None:
@@ -36,7 +36,7 @@ class Threads:
         return {"core_wait_s_per_s": grown_ns * _NANOSECOND / took_s}
 
     def _waited_ns(self) -> dict[str, int]:
-        """Return waits by thread, ns; empty if the kernel does not count."""
+        """Return waiting times by thread in ns; empty if the kernel does not count them."""
         found = {}
         try:
             threads = os.listdir(self._folder + "/task")
@@ -44,13 +44,13 @@ class Threads:
             return {}
         for thread in threads:
             _ran, waited, num_turns = schedstat("%s/task/%s" % (self._folder, thread)) or (0, 0, 0)
-            if num_turns:  # a kernel that does not count says 0 throughout
+            if num_turns:  # a kernel that does not count gives 0 everywhere
                 found[thread] = waited
         return found
 
 
 def schedstat(folder: str) -> tuple[int, int, int] | None:
-    """Return how long a thread ran and waited for a core, ns, and its turns; None if it ended, or is not counted."""
+    """Return a thread's run time and wait for a core in ns, and its turns; None if it ended or is not counted."""
     try:
         with open(folder + "/schedstat", encoding="ascii") as file:
             ran, waited, num_turns = map(int, file.read().split())

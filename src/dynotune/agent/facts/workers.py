@@ -1,7 +1,7 @@
-"""What making batches takes: in a loader's workers or, without any, in the process that draws them.
+"""Measure the cost of making batches: in a loader's workers or, without workers, in the process that draws them.
 
-Covered only where the program is observed. Each process writes an event `fetching` twice a second, with counts since
-its first batch, and a worker one more when it ends; who draws pinned batches writes `pinning`.
+Functions are covered only in observed runs. Each process writes an event `fetching` twice a second, with counts since
+its first batch, and a worker writes one more when it ends. The process that draws pinned batches writes `pinning`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_DEPTH = 3
 
 
 def data_set_facts(torch: Any, dataset: Any, collate: Any) -> dict[str, Any]:
-    """Describe a data set and its collate function: names, places, and what they hold. Looked at, never kept."""
+    """Describe a data set and its collate function: names, places and contents. No reference to them is kept."""
     inner = _innermost(dataset)
     is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
     return {
@@ -54,7 +54,7 @@ def num_distinct(torch: Any, batch: Any) -> int | None:
 
 
 def _innermost(dataset: Any) -> Any:
-    """Return the data set inside a Subset or a wrapper of that kind."""
+    """Return the data set inside a Subset or a similar wrapper."""
     for _ in range(_MAX_DEPTH):
         inner = vars(dataset).get("dataset") if hasattr(dataset, "__dict__") else None
         if inner is None:
@@ -75,7 +75,7 @@ def _place(function: Any) -> str:
 
 
 def _num_objects(dataset: Any, depth: int = _MAX_DEPTH) -> int:
-    """Count objects in lists, tuples, dicts and sets among its attributes: their length, times the first entry's."""
+    """Estimate the objects in containers among its attributes: length times the number in the first entry."""
     total = 0
     for value in list(vars(dataset).values()) if hasattr(dataset, "__dict__") else []:
         if isinstance(value, (list, tuple, dict, set)):
@@ -94,13 +94,13 @@ def _num_inside(value: Any, depth: int) -> int:
 
 
 _EVENT_S = 0.5
-# Workers of short epochs come and go: a file for each of them is more than they are worth.
+# Workers of short epochs come and go, so a file for each would cost too much.
 _MAX_WORKERS = 4
 _SHORT_LIFE_S = 0.1
-# Reading what is private walks all pages of the process: it may take so much of a core.
+# Reading private memory walks all pages of the process: it may use this share of a core.
 _PRIVATE_SHARE = 0.01
 _MOST_FILES = 16
-# Module, then what of it decodes; or resizes and converts, as data stored at the size that is used would not need.
+# Module, then its functions that decode, or that resize and convert, which data of the final size need not.
 _DECODERS = {
     "PIL.ImageFile": ("ImageFile.load",),
     "PIL.Image": ("Image.convert", "Image.resize", "Image.thumbnail"),
@@ -121,7 +121,7 @@ _TOLD = ("begin_s", "num", "fetch_s", "collate_s", "decode_s", "cpu_s", "longest
 
 
 class Counts:
-    """Counts of the batches that one data set and collate function made in this process. Seconds."""
+    """Counts of the batches that one data set and collate function made in this process, in seconds."""
 
     def __init__(self, facts: dict[str, Any], worker: Any, clock: Callable[[], float]) -> None:
         self.facts, self.worker, self.clock = facts, worker, clock
@@ -135,14 +135,14 @@ class Counts:
 
 
 class Fetching:
-    """Timer of torch's fetchers, the collate functions that they call, known decoders inside, and pinning."""
+    """Time torch's fetchers, their collate functions, known decoders inside, and pinning."""
 
     def __init__(self, event: Event, log: Log) -> None:
         self._event, self._log = event, log
         self._counts: dict[tuple[int, int, int], Counts] = {}
-        self._inside: dict[int, Counts] = {}  # by thread: it makes a batch
-        self._lines: Lines | None = None  # of a worker
-        self._feeders: dict[int, Any] = {}  # threads that hand batches to another process
+        self._inside: dict[int, Counts] = {}  # by thread: whether it makes a batch
+        self._lines: Lines | None = None  # the number of a worker
+        self._feeders: dict[int, Any] = {}  # threads that pass batches to another process
         self._decoding: set[int] = set()
         self._pinning: set[int] = set()
         self._torch: Any = None
@@ -189,7 +189,7 @@ class Fetching:
 
     def _timed_fetch(self, torch: Any, fetcher: Any, counts: Counts) -> Callable[..., Any]:
         inside, clock = self._inside, counts.clock
-        # No circle: the data set must die with its fetcher, not when garbage is collected.
+        # Avoid a reference cycle: the data set must die with its fetcher, not at garbage collection.
         original, reference = type(fetcher).fetch, weakref.ref(fetcher)
 
         @functools.wraps(original)
@@ -252,7 +252,7 @@ class Fetching:
     def _cover_outermost(
         self, owner: Any, name: str, busy: set[int], counted: Callable[[int], Any], done: Callable[..., None]
     ) -> None:
-        """Tell `done` of each outermost call: what `counted` gives for its thread, when it began, its arguments."""
+        """Call `done` after each outermost call with `counted` of its thread, the time of its begin, and arguments."""
         original = getattr(owner, name)
 
         @covers(owner, name)
@@ -269,7 +269,7 @@ class Fetching:
                 busy.discard(thread)
                 done(counts, begin_s, args)
 
-    # What is told
+    # Reports
 
     def _fetched(self, counts: Counts, begin_s: float, end_s: float, cpu_s: float) -> None:
         if not counts.num:
@@ -326,18 +326,18 @@ class Fetching:
 
 
 def _bytes_read() -> dict[str, int]:
-    """Return what this process has read since it began, and of it from storage; {} where the kernel does not tell."""
+    """Return the bytes read by this process since its begin, in total and from storage; {} if not counted."""
     try:
         with open("/proc/self/io", encoding="ascii") as file:
             words = file.read().split()
         read, stored = (int(words[words.index(name) + 1]) for name in ("rchar:", "read_bytes:"))
     except (OSError, ValueError, IndexError):
         return {}
-    return {"read_bytes": max(read, stored), "storage_bytes": stored}  # mapped files are read by no call
+    return {"read_bytes": max(read, stored), "storage_bytes": stored}  # no read call covers mapped files
 
 
 def _private_bytes() -> int | None:
-    """Return memory that this process has taken or written to since it was forked; None if the kernel does not tell."""
+    """Return memory that this process has allocated or written since its fork; None if the kernel does not tell."""
     try:
         with open("/proc/self/smaps_rollup", encoding="ascii", errors="replace") as file:
             for line in file:

@@ -1,1 +1,1 @@
-"""A CUDA device that is not there: programs run on it without memory and work, and what they allocate is noted."""
+"""Simulate a CUDA device: programs run on it without memory or computation, and their allocations are recorded."""

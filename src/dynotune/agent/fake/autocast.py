@@ -1,6 +1,6 @@
-"""CUDA's autocast in Python: torch's own asks each tensor's device first, and is told another one than CUDA here.
+"""Implement CUDA's autocast in Python, since torch's own asks each tensor's device, which is not CUDA here.
 
-torch says which operators take part. Those that are neither of the two lists below run in float32. Source: torch's
+torch decides which operators take part. Operators in neither of the two lists below run in float32. Source: torch's
 `aten/src/ATen/autocast_mode.h`.
 """
 
@@ -30,12 +30,12 @@ _kept: list[Any] = []
 
 
 def install(torch: Any) -> None:
-    """Take over autocast's part of operators, for tensors of the pretended device."""
+    """Take over autocast for operators on tensors of the simulated device."""
     library = torch.library.Library("aten", "IMPL", _KEY)
-    _kept.append(library)  # what it registers goes with it
+    _kept.append(library)  # its registrations end with this object
     casts = _Casts(torch)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a kernel is replaced
+        warnings.simplefilter("ignore")  # the warning that a kernel is replaced
         for full in torch._C._dispatch_get_registrations_for_dispatch_key(_KEY):
             space, _, name = full.partition("::")
             base, _, overload = name.partition(".")
@@ -50,7 +50,7 @@ def install(torch: Any) -> None:
 
 
 class _Casts:
-    """Casts of arguments; `cache`: of parameters to the lower precision, until the outermost context ends."""
+    """Casts of arguments; `cache`: parameters in the lower precision, until the outermost context ends."""
 
     def __init__(self, torch: Any) -> None:
         from torch.utils import _pytree
@@ -68,7 +68,7 @@ class _Casts:
         def call(*args: Any, **kwargs: Any) -> Any:
             with torch._C._ExcludeDispatchKeyGuard(self._key):
                 if at is not None and not lower:
-                    asked = args[at] if len(args) > at else kwargs.get("dtype")  # some versions pass all by position
+                    asked = args[at] if len(args) > at else kwargs.get("dtype")  # some versions pass it by position
                     if self._is_eligible(args[0]) and asked is None:
                         if fuses is not None and args[0].dtype == torch.float16:
                             return fuses(args[0], args[1], True)

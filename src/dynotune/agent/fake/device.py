@@ -1,4 +1,4 @@
-"""`torch.cuda` and its neighbours as they answer on the GPU asked for; what would reach a driver does nothing."""
+"""Make `torch.cuda` and related modules answer as on the requested GPU; calls that would reach a driver do nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .recorder import Recorder, on_device
 
 
 class Stream:
-    """A stream or an event: work is done at once, so there is nothing to wait for."""
+    """A stream or an event: work is finished at once, so there is nothing to wait for."""
 
     stream_id = device_index = device_type = cuda_stream = priority = 0
     query, is_capturing, elapsed_time = (lambda *_: True), (lambda *_: False), lambda *_: 1.0
@@ -31,7 +31,7 @@ class Stream:
 
 
 def pretend(torch: Any, gpu: dict[str, Any], program: Program) -> None:
-    """Give the process a CUDA device without memory and work; `program.pretended` notes what is allocated on it.
+    """Give the process a CUDA device without memory and computation; `program.pretended` records its allocations.
 
     Args:
         gpu: `name`, `total_bytes`, `compute_capability` as `[major, minor]`, `num_multiprocessors`.
@@ -53,14 +53,14 @@ def pretend(torch: Any, gpu: dict[str, Any], program: Program) -> None:
 
 
 def _answers(owner: Any, answers: dict[str, Any]) -> None:
-    """Have functions of a module answer so; an answer that can be called takes the function's place."""
+    """Replace functions of a module by fixed answers; a callable answer replaces the function itself."""
     for name, answer in answers.items():
         put = answer if callable(answer) else lambda *args, _answer=answer, **kwargs: _answer
         setattr(owner, name, put)
 
 
 def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
-    """Answer questions about the device and its allocator, and orders to it."""
+    """Answer questions about the device and its allocator, and accept commands to it."""
     cuda, total, device = torch.cuda, gpu["total_bytes"], torch.device("cuda")
     major, minor = gpu["compute_capability"]
     properties = SimpleNamespace(
@@ -70,7 +70,7 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
         shared_memory_per_block_optin=232448, L2_cache_size=50 << 20, gcnArchName="",
     )  # fmt: skip
     for owner in (cuda, cuda.memory, cuda.random):
-        # Whatever has no answer below is an order, and nothing comes of it; or a question that is answered by no.
+        # Everything without an answer below is a command, which does nothing, or a question, whose answer is no.
         unanswered = [name for name in owner.__all__ if isinstance(getattr(owner, name, 0), FunctionType)]
         _answers(owner, {name: False if name.startswith("is_") else None for name in unanswered})
     of_memory = {
@@ -111,7 +111,7 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
 
 
 def _refuse(torch: Any, recorder: Recorder) -> None:
-    """Refuse what is not modelled."""
+    """Refuse features that are not modelled."""
 
     def refusing(reason: str) -> Any:
         class Refusing:
@@ -130,7 +130,7 @@ def _refuse(torch: Any, recorder: Recorder) -> None:
 
 
 def _move(torch: Any) -> None:
-    """Cover moves between host and device: C++ asks the driver which one `cuda` without a number is."""
+    """Cover moves between host and device: for `cuda` without a number, C++ asks the driver for the device."""
     tensor, load, generator, plain = torch.Tensor, torch.load, torch.Generator, torch.Tensor.to
     cuda, inside = torch.device("cuda", 0), torch.device(mode.INSIDE, 0)
 
@@ -168,7 +168,7 @@ def _move(torch: Any) -> None:
 
 
 def _show_values(torch: Any, device: Any) -> None:
-    """Cover methods of a tensor that would look at its data."""
+    """Cover methods of a tensor that would read its data."""
     tensor = torch.Tensor
     numpy, describe = tensor.numpy, tensor.__format__
 
@@ -187,7 +187,7 @@ def _show_values(torch: Any, device: Any) -> None:
 
 
 def _choose(torch: Any, recorder: Recorder) -> None:
-    """Choose as torch does by the kind of tensor or device."""
+    """Choose as torch does, by the kind of tensor or device."""
     functional, fake_class = torch.nn.functional, import_module("torch._subclasses.fake_tensor").FakeTensor
     attend = kernels.attention(torch, functional.scaled_dot_product_attention)
     functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = attend
@@ -214,11 +214,11 @@ def _choose(torch: Any, recorder: Recorder) -> None:
 
 
 def _keep_parameters(torch: Any, device: Any, recorder: Recorder) -> None:
-    """Take the data from parameters as they are registered, and keep the same objects as they move."""
+    """Remove the data from parameters when they are registered, and keep the same objects when they are moved."""
 
     @covers(torch.nn.Module, "_apply")
     def apply(self: Any, function: Any, recurse: bool = True) -> Any:
-        # torch swaps tensors without data, which fails where a weak reference points to one.
+        # torch swaps tensors without data, which fails if a weak reference points to one.
         for child in self.children() if recurse else ():
             child._apply(function)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Tell what torch's rules for shapes do not tell of CUDA's kernels: which attention runs, and what cuBLAS holds."""
+"""Add what torch's shape rules do not know about CUDA kernels: the choice of attention, and cuBLAS's workspaces."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from .recorder import on_device
 MULTIPLIES = {"aten::" + name for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "_addmm_activation")}
 """Operators that cuBLAS carries out."""
 CONVOLVES = {"aten::" + name for name in ("convolution", "cudnn_batch_norm", "native_batch_norm")}
-"""Operators of cuDNN."""
+"""Operators that cuDNN carries out."""
 
 
 def workspace_bytes(setting: str, capability: tuple[int, int], version: tuple[int, int]) -> int:
-    """Return what cuBLAS takes for each handle.
+    """Return the workspace in bytes that cuBLAS takes for each handle.
 
     Args:
-        setting: `CUBLAS_WORKSPACE_CONFIG`; "" where it is not set.
-        version: of torch.
+        setting: `CUBLAS_WORKSPACE_CONFIG`; "" if it is not set.
+        version: torch's version.
 
     Source: torch's `parseChosenWorkspaceSize`; 32 MiB as read from the wheels of 2.11 to 2.13.
     """
@@ -29,7 +29,7 @@ def workspace_bytes(setting: str, capability: tuple[int, int], version: tuple[in
 
 
 def attention(torch: Any, original: Any) -> Any:
-    """Run `scaled_dot_product_attention` as CUDA would choose; without code for CUDA, torch takes the slow way."""
+    """Run `scaled_dot_product_attention` as CUDA would choose; without CUDA code, torch takes the slow way."""
     ops = torch.ops.aten
 
     def scaled_dot_product_attention(
@@ -68,7 +68,7 @@ def attention(torch: Any, original: Any) -> Any:
 
 
 def dropout(torch: Any, original: Any) -> Any:
-    """Run `dropout` by the kernel of CUDA, which keeps a mask of one byte per element."""
+    """Run `dropout` like CUDA's kernel, which keeps a mask of one byte per element."""
 
     def dropout(input: Any, p: float, train: bool) -> Any:
         if train and 0 < p < 1 and on_device(input):

@@ -1,9 +1,8 @@
-"""Runs operators of tensors on the pretended device without memory and without work, and all others as they are.
+"""Run operators on tensors of the simulated device without memory or computation, and all others normally.
 
-A tensor on the device is a FakeTensor of torch: shape, type and strides without data. Python is told that it is on
-`cuda:0`; torch's C++ is told `meta:0`, which nobody else uses, and for which it needs no driver: autograd runs such a
-backward pass in the thread that asks for it. Dispatch goes by the keys of CUDA, as for autocast. A shape that depends
-on values which nobody knows is refused.
+A tensor on the device is a FakeTensor of torch: shape, type and strides without data. Python sees the device `cuda:0`.
+torch's C++ sees `meta:0`, which nothing else uses and which needs no driver: autograd then runs the backward pass in
+the calling thread. Dispatch uses the keys of CUDA, for autocast. Shapes that depend on unknown values are refused.
 """
 
 from __future__ import annotations
@@ -14,26 +13,26 @@ from . import kernels
 from .recorder import Recorder, on_device
 
 INSIDE = "meta"
-"""Type of the device that C++ is told of, with the number 0."""
+"""Type of the device that C++ sees, with the number 0."""
 MOST_KNOWN = 1 << 16
-"""Elements of a tensor whose values are followed."""
+"""Largest number of elements of a tensor whose values are followed."""
 MOST_COPIED_BYTES = 64 << 20
-"""Copies to the host that are larger stay without data."""
-# What they write is as good as unchanged while gradients are finite.
+"""Larger copies to the host stay without data."""
+# Operators whose output counts as unchanged while gradients are finite.
 _KEEP_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
 
 
 class Refused(RuntimeError):
-    """Error: something cannot be known without the values that the device would compute."""
+    """Error: an answer would depend on values that only the device would compute."""
 
 
 def make(torch: Any, recorder: Recorder) -> Any:
-    """Make the dispatch mode, to be entered; it notes in `recorder` what is allocated."""
+    """Make the dispatch mode, for the caller to enter; it records allocations in `recorder`."""
     from torch._subclasses import fake_tensor
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map_only
 
-    # torch would have a real device begin its work: by the name of this function since 2.5, and before.
+    # otherwise torch would make a real device begin its work: by this name since 2.5, and by another before
     for name in ("init_gpu_context", "init_cuda_context"):
         setattr(fake_tensor, name, lambda device: None)
     fake_class = fake_tensor.FakeTensor
@@ -57,18 +56,18 @@ def make(torch: Any, recorder: Recorder) -> Any:
         return [args[at] if at < len(args) else kwargs.get(name) for at, name in written_by[func]]
 
     def inner_device(func: Any, args: Any) -> Any:
-        """Return what C++ is told when it asks for a tensor's device; None where it asks nothing."""
+        """Return the device that C++ sees for a tensor; None if C++ does not ask."""
         if func is not ask_device or not on_device(args[0]):
             return None
         return torch.device("meta") if args[0].fake_mode.in_kernel_invocation else inside
 
     def placed(kwargs: Any) -> Any:
-        """Return the arguments, placed where C++ makes a tensor beside one of the device."""
+        """Return the arguments with the device that C++ uses for a tensor beside one of the simulated device."""
         kwargs = kwargs or {}
         return {**kwargs, "device": cuda} if kwargs.get("device") == inside else kwargs
 
     class Fakes(fake_tensor.FakeTensorMode):  # type: ignore[misc]
-        avoid_device_init = True  # whatever torch.cuda says, there is none
+        avoid_device_init = True  # whatever torch.cuda reports, no real device exists
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return inner_device(func, args) or super().__torch_dispatch__(func, types, args, placed(kwargs))
@@ -83,7 +82,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
                 return told
             kwargs = placed(kwargs)
             if torch.is_inference_mode_enabled():
-                # Operators that are made of others come whole there, their device among the positions.
+                # Composite operators arrive here whole, with the device among the positional arguments.
                 with self:
                     if (found := func.decompose(*args, **kwargs)) is not NotImplemented:
                         return found
@@ -99,7 +98,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
             targets = written(func, args, kwargs)
             only = targets[0] if targets and func._schema.returns else None
             if any(isinstance(one, torch.Tensor) and not isinstance(one, fake_class) for one in targets):
-                recorder.read()  # into the host's memory
+                recorder.read()  # into host memory
                 return only
             from_device = any(on_device(tensor) for tensor in given)
             are_known, found = values.are_known(func, args, kwargs), None
@@ -110,10 +109,10 @@ def make(torch: Any, recorder: Recorder) -> Any:
                 if are_known and (found := values.computed(func, args, kwargs)) is not None:
                     out = tree_map_only(torch.Tensor, self._with_shape, found)
                 elif targets and all(item.alias_info is not None for item in func._schema.returns):
-                    out = only  # it only writes: shapes stay as they are
+                    out = only  # it only writes, so shapes stay the same
                 else:
                     unknown = isinstance(error, fake_tensor.DynamicOutputShapeException)
-                    why = "gives as many elements as values on the device say" if unknown else "needs such values"
+                    why = "gives a number of elements that device values decide" if unknown else "needs such values"
                     place = source_location.place() or "?"
                     raise Refused(recorder.refuse("%s %s: %s" % (func, why, place))) from None
             else:
@@ -127,7 +126,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
                 return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=cuda)
 
         def _noted(self, name: str, out: Any, from_device: bool) -> Any:
-            """Note what was allocated; give what went to the host as a real tensor."""
+            """Note new allocations, and return a tensor that went to the host as a real tensor."""
             if name in kernels.MULTIPLIES:
                 recorder.multiplies()
             elif name in kernels.CONVOLVES:
@@ -140,7 +139,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
             return out
 
         def moved(self, parameter: Any, applied: Any) -> Any:
-            """Return the parameter with the device and type of `applied`: still the one that optimizers have."""
+            """Return the parameter with the device and type of `applied`, as the same object that optimizers have."""
             if not (isinstance(parameter, fake_class) and isinstance(applied, fake_class)):
                 return applied if isinstance(applied, torch.nn.Parameter) else torch.nn.Parameter(applied)
             if applied is not parameter:
@@ -148,7 +147,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
             return parameter
 
         def parameter(self, parameter: Any) -> Any:
-            """Return the same parameter without data, on the host: it is moved to the device next."""
+            """Return the same parameter without data, on the host; the caller then moves it to the device."""
             made = parameter.__dict__.get("_dynotune_fake")
             if made is None:
                 with fakes, torch.no_grad():
@@ -162,7 +161,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
 
 
 class Values:
-    """Values kept with the tensors that have them: a tensor of the host each, whose views are those of the fakes."""
+    """Values kept with their tensors: each has a host tensor, whose views correspond to the fake tensor's views."""
 
     def __init__(self, torch: Any, fake_class: Any, recorder: Recorder) -> None:
         from torch.utils import _pytree
@@ -173,7 +172,7 @@ class Values:
         return [leaf for leaf in self._tree.tree_leaves(tree) if isinstance(leaf, self._torch.Tensor)]
 
     def known(self, tensor: Any) -> Any:
-        """Return the values of a tensor without data; None if nobody knows them."""
+        """Return the values of a tensor without data; None if they are unknown."""
         found = tensor.__dict__.get("_dynotune_known")
         return found if found is not None and (found.untyped_storage().nbytes() or not found.numel()) else None
 
@@ -202,7 +201,7 @@ class Values:
             return None
 
     def keep(self, func: Any, args: Any, written: Any, out: Any, found: Any) -> None:
-        """Remember what was computed beside the operator; else forget what it wrote."""
+        """Keep the values that were computed beside the operator; without values, forget those that it overwrote."""
         results = self.tensors(out)
         if found is not None:
             for tensor, value in zip(results, self.tensors(found)):
@@ -211,12 +210,12 @@ class Values:
         if func._schema.name not in _KEEP_VALUES:
             for tensor in self.tensors(written):
                 if (value := self.known(tensor)) is not None:
-                    value.untyped_storage().resize_(0)  # for all views of it, too
+                    value.untyped_storage().resize_(0)  # for all of its views, too
         if results and results[0].dtype == self._torch.bool:
             results[0]._dynotune_truth = self._truth(func, args)
 
     def read(self, tensor: Any) -> Any:
-        """Return the number that the program asks for."""
+        """Return the number that the program reads."""
         values = self.known(tensor)
         if values is not None:
             return values.item()
@@ -224,7 +223,7 @@ class Values:
         return self._stand_in(tensor)
 
     def on_host(self, tensor: Any) -> Any:
-        """Return a tensor that left the device, with its values or others that stand for them."""
+        """Return a tensor that left the device, with its values or with substitutes."""
         values = self.known(tensor)
         if values is not None:
             return values.clone()
@@ -235,7 +234,7 @@ class Values:
         return made.fill_(self._stand_in(tensor))
 
     def _truth(self, func: Any, args: Any) -> bool:
-        """Return what the operator would say of tensors of one element, which stands for all."""
+        """Return the operator's answer for tensors of one element, which stands for all elements."""
 
         def one(value: Any) -> Any:
             is_tensor = isinstance(value, self._torch.Tensor)

@@ -1,4 +1,4 @@
-"""The history of a pretended GPU's allocator, as torch keeps that of a real one. No address is given twice."""
+"""Record the history of a simulated GPU's allocator in torch's format. No address is used twice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def on_device(value: Any) -> bool:
-    """Tell whether it is a tensor of the pretended device."""
+    """Tell whether the value is a tensor of the simulated device."""
     device = getattr(value, "fake_device", None)
     return device is not None and device.type == "cuda"
 
@@ -25,12 +25,12 @@ class Recorder:
     """Allocations and releases since the program's start.
 
     Args:
-        workspace_bytes: that cuBLAS takes for each handle.
+        workspace_bytes: workspace that cuBLAS takes for each handle.
 
     Attributes:
-        live_bytes, peak_bytes: as the program asked for them.
-        notes: what makes the prediction uncertain; `facts`: that it needs.
-        memory_fraction: of the device, that the program leaves itself.
+        live_bytes, peak_bytes: bytes that the program requested.
+        notes: causes of uncertainty in the prediction. `facts`: facts that the prediction needs.
+        memory_fraction: share of the device that the program allows itself.
     """
 
     def __init__(self, torch: Any, program: Program, workspace_bytes: int) -> None:
@@ -43,23 +43,23 @@ class Recorder:
         self._trace: list[dict[str, Any]] = []
         self._next, self._num_released = 1 << 40, 0
         self._live: dict[int, int] = {}  # bytes by address
-        self._storages: dict[int, tuple[int, Any]] = {}  # address; the other keeps its end in sight
+        self._storages: dict[int, tuple[int, Any]] = {}  # an address; the other field keeps the end of its lifetime
         self._workspaces: dict[int, int] = {}  # by thread
         self._stacks: dict[tuple[tuple[Any, int], ...], list[dict[str, Any]]] = {}
         self._lock = threading.RLock()
 
     def refuse(self, reason: str) -> str:
-        """Say why there is no answer, before an exception with this reason goes into the program."""
+        """Record why there is no answer, before an exception with this reason reaches the program."""
         self._program.event({"event": "not_modelled", "reason": reason})
         return reason
 
     def read(self) -> None:
-        """Note that the program reads a value that nobody knows."""
+        """Note that the program reads a value that is unknown."""
         place = source_location.place() or "?"
         if len(self.notes) < MOST_NOTES:
             self.notes["a value that only the GPU would know was answered with a constant: %s" % place] = None
 
-    # What happens
+    # Allocations and releases
 
     def born(self, tensor: Any) -> None:
         """Note that an operator returned `tensor`; its storage may be new."""
@@ -69,7 +69,7 @@ class Recorder:
             self._storages[key] = self._allocated(num_bytes), weakref.ref(storage, lambda _: self._died(key))
 
     def multiplies(self) -> None:
-        """Give each thread that asks cuBLAS a handle, and so a workspace, of its own; backward has its own thread."""
+        """Give each thread that uses cuBLAS its own handle, and so its own workspace; backward has its own thread."""
         handle = int(self._torch._C._current_graph_task_id() != -1)
         if handle not in self._workspaces:
             self._workspaces[handle] = self._allocated(self._workspace_bytes)
@@ -101,9 +101,9 @@ class Recorder:
             self._trace.append({"action": "free_completed", "addr": address, "size": num_bytes})
 
     def _stack(self) -> list[dict[str, Any]]:
-        """Return Python's frames; for backward the functions that it calls, which run in their own thread on a GPU."""
+        """Return Python's frames; for backward, the functions that it calls, which run in their own thread on a GPU."""
         found, frame = [], sys._getframe(2)
-        # Between an operator's caller and here lies torch's machinery for dispatch.
+        # Between an operator's caller and this frame are the frames of torch's dispatcher.
         hidden = (_OWN, os.path.join(os.path.dirname(self._torch.__file__), "_"))
         while frame is not None and frame.f_code.co_name != "_engine_run_backward":
             if not frame.f_code.co_filename.startswith(hidden):
@@ -115,10 +115,10 @@ class Recorder:
             self._stacks[key] = list(names)
         return self._stacks[key]
 
-    # What torch's allocator tells
+    # Answers of torch's allocator
 
     def address(self, tensor: Any) -> tuple[int, int]:
-        """Return device and address of the tensor's storage; (-1, 0) if it is not on the device, or sparse."""
+        """Return device and address of the tensor's storage; (-1, 0) if it is sparse or not on the device."""
         try:
             found = self._storages.get(tensor.untyped_storage()._cdata)
         except NotImplementedError:

@@ -1,1 +1,1 @@
-"""Events of the program, and the steps that are found in them."""
+"""Collect events of the program, and find steps in them."""

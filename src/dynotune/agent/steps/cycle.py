@@ -1,8 +1,8 @@
-"""The step: the shortest cycle that a program's events keep repeating.
+"""Find the step: the shortest cycle that a program's events repeat.
 
-Events are draws of a batch, calls of an outermost module and steps of an optimizer. Each carries a token, a small
-number that stands for the object and, for modules, whether gradients were on. Pure functions over
-lists of tokens; nothing here knows torch.
+Events are draws of a batch, calls of an outermost module and steps of an optimizer. Each event has a token, a small
+number that stands for the object and, for modules, for gradients on or off. These functions are pure and know nothing
+of torch.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ STEP = "step"
 REPLAY = "replay"
 TRAINING, INFERENCE = "training", "inference"
 
-# A cycle must be seen this often before it is believed.
+# Number of repetitions that a cycle needs before it is accepted.
 _MIN_REPEATS = 3
-# How long the tail has to be when it leaves out something that was seen before: text encoder, 50 × denoiser,
-# decoder is no program that calls a denoiser.
+# Required length of the tail if the cycle leaves out an event seen before: text encoder, 50 × denoiser, decoder is not
+# a program that only calls a denoiser.
 _MIN_TAIL = 256
-# The same, when an optimizer was built and has not stepped yet: accumulation over very many batches.
+# The same length if an optimizer exists that has not stepped: gradients may accumulate over very many batches.
 _MIN_TAIL_WITHOUT_STEP = 4096
-# Slow programs need not wait for hundreds of events.
+# In slow programs, this time replaces waiting for hundreds of events.
 _PATIENCE_S = 20.0
 _MIN_PATIENT_REPEATS = 10
 
 
 Token = namedtuple("Token", ("kind", "name", "with_grad"), defaults=(False,))
-"""One number in the list of events, with its meaning."""
+"""The meaning of one number in the list of events."""
 
 
 class Cycle:
-    """A repeating sequence of tokens, begun where the program began it.
+    """A repeating sequence of tokens, rotated to begin where the program began it.
 
-    `anchor` ends a step every `per_step`-th time it comes.
+    `anchor` ends a step at every `per_step`-th occurrence.
     """
 
     def __init__(self, sequence: list[int], anchor: int, per_step: int, loaders: set[int]) -> None:
         self.sequence, self.anchor, self.per_step, self.loaders = sequence, anchor, per_step, loaders
 
     def describe(self, tokens: list[Token]) -> str:
-        """Describe it in words: `draw DataLoader, call Net, step SGD`; repeats are counted."""
+        """Describe the cycle in words: `draw DataLoader, call Net, step SGD`; repeats are counted."""
         words: list[tuple[str, int]] = []
         for number in self.sequence:
             word = tokens[number].kind + " " + tokens[number].name
@@ -58,11 +58,11 @@ class Cycle:
 def find(
     events: list[int], times: list[float], tokens: list[Token], num_optimizers: int, phase: str | None = None
 ) -> Cycle | None:
-    """Find the cycle that explains the end of `events`, or None while there is none to believe.
+    """Find the cycle that explains the end of `events`, or None if no cycle is certain yet.
 
     Args:
-        events: tokens' numbers in order of time; `times`: when each came, seconds.
-        num_optimizers: optimizers that exist; a program that has one trains, and each should step in a cycle.
+        events: numbers of tokens in order of time. `times`: time of each event in seconds.
+        num_optimizers: optimizers that exist; a program with one trains, and each should step in a cycle.
     """
     relevant, when = _relevant(events, times, tokens, phase)
     tail = _tail_period(relevant)
@@ -71,7 +71,7 @@ def find(
     period, length = tail
     sequence = relevant[-period:]
     if phase == INFERENCE and all(tokens[n].kind == DRAW for n in sequence):
-        return None  # what draws without calling anything is about to train
+        return None  # draws without calls come from a program that is about to train
     if not _explains(relevant, when, tokens, sequence, length, num_optimizers):
         return None
     sequence = _rotate(sequence, relevant)
@@ -82,9 +82,9 @@ def find(
 def _relevant(
     events: list[int], times: list[float], tokens: list[Token], phase: str | None
 ) -> tuple[list[int], list[float]]:
-    """Return optimizer steps, calls with gradients and draws that lead to them; without training, the rest.
+    """Return optimizer steps, calls with gradients and the draws before them; without training, the other events.
 
-    Evaluation in between would otherwise be part of the cycle, or hide it.
+    Otherwise an evaluation in between would become part of the cycle, or hide it.
     """
     if phase != INFERENCE and not any(tokens[n].kind == STEP for n in set(events)):
         return ([], []) if phase == TRAINING else (events, times)
@@ -94,7 +94,7 @@ def _relevant(
         token = tokens[number]
         if token.kind == DRAW:
             votes[number] = votes.get(number, 0) + (1 if trains else -1)
-        elif drawing:  # the run of events that the draws just passed led to is over
+        elif drawing:  # the run of events after the preceding draws is over
             trains = False
         drawing = token.kind == DRAW
         trains = trains or token.kind == STEP or token.with_grad
@@ -106,7 +106,7 @@ def _relevant(
 
 
 def _tail_period(events: list[int]) -> tuple[int, int] | None:
-    """Return (period, length) of the shortest period whose repeats end the list; None without enough of them."""
+    """Return (period, length) of the shortest period whose repeats end the list; None with too few repeats."""
     size = len(events)
     last = events[-1] if events else None
     for period in range(1, size // _MIN_REPEATS + 1):
@@ -128,8 +128,8 @@ def _periodic_length(events: list[int], period: int) -> int:
 def _explains(
     events: list[int], times: list[float], tokens: list[Token], sequence: list[int], length: int, num_optimizers: int
 ) -> bool:
-    """Tell whether the cycle may stand although something seen before or to be expected is missing from it."""
-    # What came before the first update and never again was to build the model, not to train it.
+    """Tell whether the cycle is acceptable although it lacks an event that occurred before or is expected."""
+    # An event that occurred before the first update and never again served to build the model.
     begin = next((position for position, n in enumerate(events) if tokens[n].kind == STEP), 0)
     missing = set(events[begin:]) - set(sequence)
     num_stepping = len({n for n in sequence if tokens[n].kind == STEP})
@@ -144,7 +144,7 @@ def _explains(
 
 
 def _longest_gap(events: list[int], number: int) -> int:
-    """Return the most events between two of `number`, or before its first."""
+    """Return the largest number of events between two of `number`, or before its first."""
     longest, previous = 0, -1
     for position, event in enumerate(events):
         if event == number:
@@ -154,12 +154,12 @@ def _longest_gap(events: list[int], number: int) -> int:
 
 
 def _rotate(sequence: list[int], events: list[int]) -> list[int]:
-    """Begin the cycle with what came first in the program."""
+    """Rotate the cycle to begin with the token that came first in the program."""
     first: dict[int, int] = {}
     for position, number in enumerate(events):
         first.setdefault(number, position)
     earliest = min(set(sequence), key=first.__getitem__)
-    # Of several places, the one after the longest time without it: where a run of it begins.
+    # If the token has several places, take the one after the longest gap, where a run of it begins.
     places = [i for i, n in enumerate(sequence) if n == earliest]
     size = len(sequence)
     start = max(places, key=lambda i: (i - max((p for p in places if p < i), default=places[-1] - size), -i))
@@ -167,7 +167,7 @@ def _rotate(sequence: list[int], events: list[int]) -> list[int]:
 
 
 def _anchor(sequence: list[int], tokens: list[Token]) -> tuple[int, int]:
-    """Return the rarest token, which ends the step; of equally rare ones an optimizer's, and of those the last."""
+    """Return the rarest token, which ends the step; among equally rare ones prefer an optimizer's, then the last."""
     rank = {STEP: 2, CALL: 1, REPLAY: 1, DRAW: 0}
     counts = {n: sequence.count(n) for n in set(sequence)}
     rarest = min(counts.values())
@@ -183,7 +183,7 @@ MAX_EVENTS = 1 << 20
 
 
 class History:
-    """Events that are not counted yet."""
+    """Events that are not counted yet, because the step is still unknown."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -202,7 +202,7 @@ class History:
             yield (number, now, *rest)
 
     def begin_s(self, sequence: list[int] | None) -> float:
-        """Tell when the first event of `sequence` (any, when None) began: with the wait for it."""
+        """Return when the first event of `sequence` (any if None) began, including the wait for it."""
         for number, now, (wait_s, _, _) in zip(self.numbers, self.times, self._rest):
             if sequence is None or number in sequence:
                 return now - wait_s
@@ -210,7 +210,7 @@ class History:
 
 
 class AllDraws:
-    """All loaders' numbers: where steps are marked by hand every draw counts."""
+    """The numbers of all loaders: if steps are marked by hand, every draw counts."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens

@@ -1,4 +1,4 @@
-"""Where events come from: loaders, optimizers, scalers and captured graphs, covered once torch is there."""
+"""Collect events from loaders, optimizers, scalers and captured graphs, which are covered after torch is imported."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .steps import MAX_INSIDE_OPTIMIZER, Steps
 
 
 class LoaderHooks:
-    """Hooks that call `steps.drawn(key, batch size, wait begin, wait end, batch)` after each batch of a loader.
+    """Call `steps.drawn(key, batch size, wait begin, wait end, batch)` after each batch of a loader.
 
-    Making an iterator, which starts workers, and finding it exhausted, which ends them, are told as
+    The time to create an iterator, which starts workers, and to find it exhausted, which ends them, is reported as
     `steps.waited_before(key, seconds)`.
 
-    `met`: called as `met(key, loader)` when an iterator of a loader is made; gives the key to use.
+    `met`: called as `met(key, loader)` when an iterator of a loader is created; returns the key to use.
     """
 
     def __init__(self, torch: Any, steps: Steps, met: Callable[[Any, Any], Any], log: Log) -> None:
@@ -33,7 +33,7 @@ class LoaderHooks:
         self._cover_iter(loaders)
 
     def draw_through(self, around: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> None:
-        """Draw batches from here on by `around(the iterator's own __next__)`."""
+        """From here on, draw batches by `around(the iterator's own __next__)`."""
         self._draw[0] = around(self._original_next)
 
     def draw_plainly(self) -> None:
@@ -41,7 +41,7 @@ class LoaderHooks:
 
     @contextmanager
     def unseen(self) -> Iterator[None]:
-        """Treat iterators that are made meanwhile as not the program's."""
+        """Ignore iterators that are created in this block."""
         self._are_unseen = True
         try:
             yield
@@ -52,7 +52,7 @@ class LoaderHooks:
         guarded(self._log, "loader", self._tell_wait, iterator, perf_counter() - begin)
 
     def _tell_wait(self, iterator: Any, wait_s: float) -> None:
-        # An iterator of another library has none, or answers by its own code, which may raise.
+        # An iterator of another library has no such attribute, or answers by its own code, which may raise.
         of = getattr(iterator, "_dynotune", None)
         if isinstance(of, tuple):
             self._steps.waited_before(of[0], wait_s)
@@ -76,7 +76,7 @@ class LoaderHooks:
             if not hooks._are_unseen:
                 guarded(hooks._log, "loader", hooks._made, self, loader)
 
-        # A loader with persistent workers keeps its iterator and begins it anew.
+        # A loader with persistent workers keeps its iterator and restarts it.
         @covers(iterator, "_reset")
         def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             reset(self, loader, *args, **kwargs)
@@ -84,13 +84,12 @@ class LoaderHooks:
             guarded(hooks._log, "loader", hooks._begun_anew, self, loader, is_first)
 
     def _begun_anew(self, iterator: Any, loader: Any, is_first: Any) -> None:
-        """Note an iterator that begins anew; `is_first`: it has just been made."""
+        """Note an iterator that begins an epoch; `is_first`: the iterator is new."""
         if not (self._are_unseen or is_first) and hasattr(iterator, "_dynotune"):
             self._met(iterator._dynotune[0], loader)
 
     def _made(self, iterator: Any, loader: Any) -> None:
-        # No reference to the loader: it must die when it would have died. Of what it holds, the iterator needs nearly
-        # all.
+        # Do not refer to the loader, whose lifetime must not change. The iterator needs nearly all of it.
         iterator._dynotune_loader = type(loader), {n: v for n, v in vars(loader).items() if n != "_iterator"}
         batch_size = getattr(loader, "batch_size", None)
         key = type(loader), id(loader.dataset), batch_size, type(loader.sampler), self._steps.grad_enabled()
@@ -122,7 +121,7 @@ def cover_loader_workers(torch: Any, begun: Callable[[], None], log: Log) -> Non
     workers: Any = importlib.import_module("torch.utils.data._utils.worker")
     original = workers._worker_loop
 
-    # Pickled by its name, so a process that is spawned calls the cover of its own agent.
+    # Pickled by name, so a spawned process calls the cover of its own agent.
     @covers(workers, "_worker_loop")
     def _worker_loop(*args: Any, **kwargs: Any) -> Any:
         guarded(log, "worker", begun)
@@ -130,13 +129,13 @@ def cover_loader_workers(torch: Any, begun: Callable[[], None], log: Log) -> Non
 
 
 def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -> None:
-    """Tell `steps` of each optimizer made, and before and after each of its steps.
+    """Report to `steps` each new optimizer, and the begin and end of each of its steps.
 
-    A GradScaler that skips the step because of infinities has stepped all the same: the program's cycle goes on.
+    A step that a GradScaler skips because of infinities still counts, because the program's cycle continues.
 
-    `compiled`: holds something once the process compiles; only then can a hook be traced.
+    `compiled`: non-empty once the process compiles; only then can a hook be traced.
     """
-    # torch.optim deletes the attribute `optimizer`, so `torch.optim.optimizer` is not reachable by dots.
+    # torch.optim deletes the attribute `optimizer`, so a dotted path does not reach `torch.optim.optimizer`.
     optimizers: Any = importlib.import_module("torch.optim.optimizer")
     is_compiling = torch.compiler.is_compiling
     original_init = optimizers.Optimizer.__init__
@@ -180,7 +179,7 @@ def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -
 
 
 def cover_graph_replay(torch: Any, replayed: Callable[[Any], None], log: Log) -> None:
-    """Call `replayed(graph)` after a captured graph was launched by hand."""
+    """Call `replayed(graph)` after the program has launched a captured graph itself."""
     graph: Any = getattr(torch.cuda, "CUDAGraph", None)
     original = getattr(graph, "replay", None)
     if original is None:

@@ -1,7 +1,7 @@
-"""The usual events by the shortest way, for they are paid in every step: noted now, worked off later, many at a time.
+"""Record frequent events in the shortest way, since every step pays for them; process them later, many at a time.
 
-Code that comes between steps of other code finds the caches cold and costs many times what it costs in a loop of its
-own. So each of these looks at little, appends to one list, and leaves what is unusual to the general way.
+Code that runs once between steps of other code finds cold caches, and costs many times what it costs in a loop of its
+own. So each function reads little, appends to one list, and leaves unusual cases to the general path.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .cycle import DRAW, Token
 
 
 class Identities:
-    """`tokens` and `classes` by number. What takes the place of something that has died takes its number, too."""
+    """`tokens` and `classes` by number. An object that replaces a dead object takes over its number."""
 
     def __init__(self) -> None:
         self.tokens: list[Token] = []
         self.classes: dict[int, type] = {}
-        # Loaders by their key; all else by identity, as long as it lives.
+        # Loaders by key; all other objects by identity, while they live.
         self._keys: dict[Key, Key] = {}
         self._draws: dict[Key, int] = {}
         self._datasets: dict[Key, weakref.ref[Any]] = {}
@@ -34,12 +34,12 @@ class Identities:
             self._take_over(key)
         try:
             self._datasets[key] = weakref.ref(dataset)
-        except TypeError:  # a list: whether it is dead cannot be known
+        except TypeError:  # a list does not support weak references, so its end is unknown
             self._datasets.pop(key, None)
         return key
 
     def _take_over(self, key: Key) -> None:
-        """Give a loader of new data the number of one just like it whose data have died, as of an earlier fold."""
+        """Give a loader of new data the number of an equal loader whose data are dead, as of an earlier fold."""
         for other, dataset in self._datasets.items():
             if dataset() is None and (other[0], other[2:]) == (key[0], key[2:]) and other in self._draws:
                 self._draws[key] = self._draws.pop(other)
@@ -63,11 +63,11 @@ class Identities:
         return self._meet(kind, thing, with_grad)
 
     def references(self, number: int) -> list[weakref.ref[Any]]:
-        """Return references to all things that bore the number, the latest last."""
+        """Return references to all objects that had the number, the latest last."""
         return [reference for reference, other in self._numbers.values() if other == number]
 
     def _meet(self, kind: str, thing: Any, with_grad: bool) -> int:
-        """Number a thing not seen before; it takes over the number of one of its class that has died."""
+        """Number a new object; it takes over the number of a dead object of its class."""
         number = None
         for (other_kind, _, other_grad), (reference, other) in self._numbers.items():
             same = (other_kind, other_grad, self.classes[other]) == (kind, with_grad, type(thing))
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 
 
 def stepped(steps: Steps, anchor: weakref.ref[Any], general: Callable[[Any], None]) -> Callable[[Any], None]:
-    """End steps with what one optimizer, `anchor`, has done."""
+    """End steps at the steps of one optimizer, `anchor`."""
     pending, due, work_off = steps.pending, steps.due, steps.work_off
 
     def stepped(optimizer: Any) -> None:
@@ -108,17 +108,18 @@ def stepped(steps: Steps, anchor: weakref.ref[Any], general: Callable[[Any], Non
 
 
 def called(steps: Steps, anchor: weakref.ref[Any], with_grad: bool, counts: bool) -> Special:
-    """End steps with the call of one module, `anchor`, `with_grad` or without; its inputs are counted if asked.
+    """End steps at the calls of one module, `anchor`, with or without gradients; count its inputs if requested.
 
-    Gives what makes the cover of the module's class: of its original call, the general cover, whether a graph is being
-    traced, the threads inside a root's call, and the log. All in one function: a further one is paid in every step.
+    Return a function that makes the cover of the module's class from its original call, the general cover, a test for
+    tracing, the threads inside a root's call, and the log. The cover is one function, since every step pays for each
+    call.
     """
     pending, due, work_off = steps.pending, steps.due, steps.work_off
     grad_enabled, cycle = steps.grad_enabled, steps.cycle
 
     def cover(original: Call, general: Call, is_compiling: Callable[[], bool], busy: set[int], log: Log) -> Call:
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            # First, so that a traced call folds to the original's and guards nothing of ours.
+            # First, so that a traced call folds to the original and guards nothing of the agent.
             if is_compiling():
                 return original(self, *args, **kwargs)
             if busy or anchor() is not self or steps.cycle is not cycle or grad_enabled() is not with_grad:
@@ -133,9 +134,9 @@ def called(steps: Steps, anchor: weakref.ref[Any], with_grad: bool, counts: bool
             try:
                 try:
                     size = args[0].size(0) if counts else None
-                except Exception:  # no tensor, and what it is instead may raise anything
+                except Exception:  # not a tensor, and its own code may raise anything
                     size = samples.in_call(args, kwargs)
-                # At once: calls may come from several threads.
+                # At once, because calls may come from several threads.
                 pending.append((0.0, size, now) if counts else now)
                 if now >= due[1] or len(pending) >= due[0]:
                     work_off()
@@ -151,16 +152,16 @@ def called(steps: Steps, anchor: weakref.ref[Any], with_grad: bool, counts: bool
 def drawn(
     steps: Steps, key: Key, batch: Any, begun: set[Key], general: Callable[[Any, Any, float, float, Any], None]
 ) -> Callable[[Any, Any, float, float, Any], None]:
-    """Count batches like `batch` of one loader: lists or tuples of as many fields, the first holding all samples."""
+    """Count batches like `batch` of one loader: lists or tuples of as many fields, whose first has all samples."""
     pending, cycle, kind, num_fields = steps.pending, steps.cycle, type(batch), len(batch)
 
     def drawn(of: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
-        # Where a loader has begun anew, an epoch begins.
+        # A restart of a loader begins an epoch.
         usual = of is key and not begun and steps.cycle is cycle and type(batch) is kind
         if usual and len(batch) == num_fields:
             try:
                 size = batch[0].size(0)
-            except Exception:  # no tensor for once, and what it is instead may raise anything
+            except Exception:  # not a tensor this time, and its own code may raise anything
                 size = -1
             if 0 < size <= (batch_size or size):
                 steps.inside_optimizer = 0

@@ -1,4 +1,4 @@
-"""`--step-function module:function`: the return of that function ends a step."""
+"""Apply `--step-function module:function`: the return of that function ends a step."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _is_compiling() -> bool:
-    return False  # until torch is there
+    return False  # until torch is imported
 
 
 def torch_is_here(torch: Any, marked: Callable[[], None]) -> None:
-    """Begin once torch is here; a marked function is compiled inside its mark, and goes unmarked inside others."""
+    """Begin after torch is imported; a marked function is compiled inside its mark, unmarked inside other graphs."""
     global _is_compiling
     _is_compiling = torch.compiler.is_compiling
     original = torch.compile
@@ -69,10 +69,10 @@ def _marking(function: Callable[..., Any], marked: Callable[[], None]) -> Callab
 
 
 def _wait_in_main(names: list[str], marked: Callable[[], None], log: Log) -> None:
-    """Wait for functions of the script itself: they come to be while it runs, with no import to wait for.
+    """Wait for functions of the script itself, which appear while it runs, without an import to wait for.
 
-    A profile function watches calls until the first of the named one, wraps it for the calls after, and goes. The
-    first call's own return is seen by it too.
+    A profile function watches calls until the first call of the named function, wraps it for later calls, and removes
+    itself. The profile function also reports the first call's return.
     """
     waiting: dict[str, FrameType] = {}
 

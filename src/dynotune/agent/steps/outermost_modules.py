@@ -1,9 +1,9 @@
-"""Sees the calls of outermost modules.
+"""Observe the calls of outermost modules.
 
-Module hooks would be inlined by torch.compile, pickled with the model and kept on inner modules, so there are none.
-While the step is searched for, `Module.__call__` is covered; afterwards only the classes of the modules that the step
-needs. Covers go before the first compilation begins, and those of classes stay once something is compiled: a graph
-that has seen a class must find it unchanged, or it would be compiled again.
+Module hooks are not used, because torch.compile would inline them, pickles of the model would contain them, and they
+would stay on inner modules. While the step is searched for, `Module.__call__` is covered; afterwards only the classes
+of the modules that the step needs. Covers are removed before the first compilation begins. Covers of classes then stay:
+a compiled graph that has seen a class must find it unchanged, or it would be compiled again.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from threading import get_ident
 
 from ..core.annotations import Any, Call, Callable, CodeType, Iterator, Log, Special
 
-# Called more often than this by constructors, and from no other module, a module works: a training loop runs in one.
+# A module that constructors call more often than this, and no other module calls, does real work, such as training.
 MOST_TRIES = 256
 
 
 class Constructors:
-    """Filter that tells calls by constructors of modules, of torch's `module_class`, from others.
+    """Distinguish calls by constructors of modules (of torch's `module_class`) from other calls.
 
-    Models run their layers once in a constructor, to learn a shape or a stride, on another device and with gradients.
-    Nothing of that is the program's work, and to compile those layers takes minutes.
+    Models run layers once in a constructor, to find a shape or a stride, on another device and with gradients. Such
+    calls in a constructor are not the program's work, and compiling those layers takes minutes.
 
-    Asked of the code of the frames alone: to read a frame's variables would change them, in Python before 3.13.
+    Only the code of frames is read: before Python 3.13, reading a frame's variables would change them.
     """
 
     def __init__(self, module_class: type, log: Log) -> None:
         self._module_class = module_class
         self._log = log
-        # Whether a module is made by a function named `__init__`, by its code.
+        # Maps the code of functions named `__init__` to whether they construct a module.
         self._make_modules: dict[CodeType, bool] = {}
         self._num_tries: dict[int, int] = {}
 
     def is_trying(self, module: Any) -> bool:
-        """Tell whether a running module calls `module`, as it has not done often."""
+        """Tell whether a running constructor calls `module`, which it has called only rarely."""
         try:
             if not self._is_running():
                 return False
@@ -61,7 +61,7 @@ class Constructors:
         return known
 
     def _codes(self) -> Iterator[CodeType]:
-        """Yield the code of all constructors of modules, those of mixins too, and what decorators made of them."""
+        """Yield the code of all constructors of modules, including mixins and decorated constructors."""
         for each in _subclasses(self._module_class):
             for owner in type.mro(each):
                 function = vars(owner).get("__init__")
@@ -83,10 +83,10 @@ def _subclasses(base: type) -> Iterator[type]:
 
 
 class OutermostModules:
-    """Calls `first(module)` before a root runs for the first time, `ran(module)` after that, and `after(module, args,
-    kwargs)` each time.
+    """Call `first(module)` before a root first runs, `ran(module)` then, and `after(module, args, kwargs)` after each
+    call.
 
-    `around`: None, or `around(call, module, args, kwargs)` that makes the call.
+    `around`: None, or a function `around(call, module, args, kwargs)` that makes the call.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class OutermostModules:
         self._module = torch.nn.Module
         self.original: Call = torch.nn.Module.__call__
         self._is_compiling: Callable[[], bool] = torch.compiler.is_compiling
-        # What it looks at, without the call, which is paid in every step. No graph may see this one.
+        # Its contents are read without the call, which every step would pay for. No graph may see this object.
         flags = vars(torch.compiler)
         direct = functools.partial(flags.__getitem__, "_is_compiling_flag")
         self._is_compiling_yet = direct if "_is_compiling_flag" in flags else self._is_compiling
         self._first, self._ran, self.after, self.around, self._log = first, ran, after, around, log
         self._busy: set[int] = set()
-        # By identity, as long as they live; and all classes, so that they stay known when the modules have died.
+        # By identity, while they live; and all classes, so that they stay known after the modules are dead.
         self._known: dict[int, weakref.ref[Any]] = {}
         self._known_classes: set[type] = set()
         self._running_first: set[int] = set()
@@ -123,7 +123,7 @@ class OutermostModules:
             self._cover_of_all = self._module.__call__ = self._cover(self.original)
 
     def pause(self, function: Call) -> Call:
-        """Return `function` (torch.compile), called with the original `Module.__call__` in place."""
+        """Return `function` (torch.compile), called with the original `Module.__call__` restored."""
 
         @functools.wraps(function)
         def paused(*args: Any, **kwargs: Any) -> Any:
@@ -139,7 +139,7 @@ class OutermostModules:
         return paused
 
     def compilation_begins(self) -> None:
-        """Change nothing from here on that a graph could have seen."""
+        """From here on, change nothing that a graph could have seen."""
         if self._compiled:
             return
         self._compiled = True
@@ -152,11 +152,11 @@ class OutermostModules:
                 self._cover_class(module_class)
 
     def watch_only(self, classes: set[type], special: Special | None = None) -> None:
-        """Uncover all but `classes`; with compiled code about, covers of classes stay.
+        """Uncover all but `classes`; once there is compiled code, covers of classes stay.
 
         Args:
-            special: makes a better cover for them: of the original call, the usual cover, `is_compiling`, the
-                threads inside a root's call, and the log.
+            special: makes a faster cover for them from the original call, the usual cover, `is_compiling`, the threads
+                inside a root's call, and the log.
         """
         if self._covers_all():
             self._module.__call__ = self.original
@@ -170,16 +170,16 @@ class OutermostModules:
                 self._uncover_class(module_class)
 
     def call_plainly(self, classes: set[type]) -> None:
-        """Cover only `classes` from here on, and make no calls through `around`, where covers may change."""
+        """From here on, cover only `classes`, if covers may change, and make no calls through `around`."""
         self.around = None
         self.watch_only(classes)
 
     def reset_after_fork(self) -> None:
-        """Forget all threads but this one: another may come by the name of one that was inside a call."""
+        """Forget all threads but this one, since a new thread may get the id of one that was inside a call."""
         self._busy.intersection_update({get_ident()})
 
     def _covers_all(self) -> bool:
-        """Tell whether every module's call is ours to uncover; somebody may have covered ours."""
+        """Tell whether the agent's cover of every module's call can be removed; somebody may have covered it."""
         return self._cover_of_all is not None and self._module.__call__ is self._cover_of_all
 
     def inside(self) -> bool:
@@ -204,7 +204,7 @@ class OutermostModules:
     def _uncover_class(self, module_class: Any) -> None:
         own, cover = self._covers.get(module_class, (None, None))
         if cover is None or module_class.__dict__.get("__call__") is not cover:
-            return  # somebody has covered ours
+            return  # somebody has covered our cover
         del self._covers[module_class]
         if own is None:
             del module_class.__call__
@@ -216,9 +216,9 @@ class OutermostModules:
         busy, known, running_first = self._busy, self._known, self._running_first
         roots = self
 
-        # The module is named `self`: torch's profiler asks the frame of `Module.__call__` for it by that name.
+        # The module must be named `self`: torch's profiler reads this variable of the frame of `Module.__call__`.
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            # First, so that a traced call folds to the original's and guards nothing of ours.
+            # First, so that a traced call folds to the original and guards nothing of the agent.
             if is_compiling():
                 return original(self, *args, **kwargs)
             thread = get_ident()
@@ -244,7 +244,7 @@ class OutermostModules:
 
         special = self._special(original, __call__, is_compiling, busy, self._log) if self._special else __call__
         for cover in (__call__, special):
-            # Ours are words that only a type checker understands.
+            # These annotations mean something only to a type checker.
             cover.__annotations__ = {}
             cover.__name__ = "_wrapped_call_impl"
             cover.__qualname__ = original.__qualname__
@@ -252,7 +252,7 @@ class OutermostModules:
         return special
 
     def _pass_over(self, call: Call, thread: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a module that is no root; inside its call there is no root either."""
+        """Call a module that is not a root; inside its call there is no root either."""
         try:
             self._busy.add(thread)
             return call(module, *args, **kwargs)
@@ -260,8 +260,8 @@ class OutermostModules:
             self._busy.discard(thread)
 
     def _meet(self, module: Any, thread: int) -> bool:
-        """Tell whether the module is a root; DataParallel's copies are none, nor is what a constructor tries out."""
-        # In __dict__, for a module's own __getattr__ is slow to say no.
+        """Tell whether the module is a root; DataParallel's copies and modules that a constructor tries out are not."""
+        # By __dict__, because a module's own __getattr__ is slow to refuse.
         if "_is_replica" in module.__dict__ or self._constructors.is_trying(module):
             return False
         try:
@@ -272,7 +272,7 @@ class OutermostModules:
             self._first(module)
             for part in module.modules():
                 if part is not module:
-                    # When it is called by itself again, it is met again.
+                    # If it is later called by itself again, it is registered again.
                     self._known.pop(id(part), None)
         except Exception as error:
             self._log("roots", error)

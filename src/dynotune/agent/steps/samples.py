@@ -1,4 +1,4 @@
-"""How many samples a batch holds, or None where its shape does not say."""
+"""Count the samples in a batch; None if its shape does not show the number."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ..core.annotations import Any, Sequence
 
 
 def in_batch(batch: Any, batch_size: int | None) -> int | None:
-    """Count the samples in a loader's batch; `batch_size` is the loader's own, None when it has none."""
+    """Count the samples in a loader's batch; `batch_size` is the loader's own, None if it has none."""
     try:
         return _in_batch(batch, batch_size)
-    except Exception:  # the batch's own class raises when it is looked at
+    except Exception:  # the batch's own class raises when inspected
         return None
 
 
@@ -30,19 +30,19 @@ def _in_batch(batch: Any, batch_size: int | None) -> int | None:
 
 
 def are_fields(batch: Any, num_samples: int | None) -> bool:
-    """Tell whether `batch` is a list of fields, the first a tensor of all its samples, and can be no other."""
+    """Tell whether `batch` can only be a list of fields, whose first is a tensor of all samples."""
     try:
         usual = type(batch) in (list, tuple) and len(batch) != num_samples
         return usual and bool(batch[0].size(0) == num_samples)
-    except Exception:  # no tensor, and what it is instead may raise anything
+    except Exception:  # not a tensor, and its own code may raise anything
         return False
 
 
 def in_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """Count the samples in a module's inputs: the leading size of the first array with one."""
+    """Count the samples in a module's inputs: the leading size of the first array that has a leading size."""
     try:
-        size = args[0].size(0)  # the usual case, at once
-        if isinstance(size, int):  # while it is traced, it is a tensor, and to ask that is traced, too
+        size = args[0].size(0)  # the usual case, first
+        if isinstance(size, int):  # in a trace the size is a tensor, and the question would be traced too
             return size
     except Exception:  # whatever it is
         pass
@@ -61,15 +61,15 @@ def _in_sequence(batch: Sequence[Any], batch_size: int | None) -> int | None:
     alike = len(set(arrays)) == 1
     if alike and (batch_size is None or arrays[0] == batch_size or (arrays[0] < batch_size and _are_fields(batch))):
         return arrays[0]
-    # A collate that keeps samples apart gives one entry a sample.
+    # A collate function that keeps samples apart gives one entry per sample.
     if batch_size is not None and len(batch) == batch_size:
         return batch_size
     if arrays:
         if alike and arrays[0] <= (batch_size or arrays[0]) and not _are_pictures(batch):
             return arrays[0]
-        # Arrays of several lengths: pictures of several sizes, one a sample, or parts of one batch.
+        # Arrays of several lengths: images of several sizes, one per sample, or parts of one batch.
         return len(batch) if batch_size is not None and len(batch) < batch_size else arrays[0]
-    # Sequences side by side, as `zip(*samples)` gives them: images of all, targets of all.
+    # Sequences side by side, as `zip(*samples)` gives them: images of all samples, targets of all samples.
     lengths = {len(item) for item in batch if isinstance(item, (list, tuple))}
     if len(lengths) == 1 and (batch_size is None or next(iter(lengths)) <= batch_size):
         return next(iter(lengths))
@@ -77,12 +77,12 @@ def _in_sequence(batch: Sequence[Any], batch_size: int | None) -> int | None:
 
 
 def _are_fields(batch: Sequence[Any]) -> bool:
-    """Tell whether these are fields: inputs and labels side by side differ in rank; samples kept apart do not."""
+    """Tell whether these are fields: inputs and labels differ in rank, and separate samples do not."""
     return len({len(getattr(item, "shape", ())) for item in batch}) > 1
 
 
 def _are_pictures(batch: Sequence[Any]) -> bool:
-    """Tell whether these are pictures, channels first, of several sizes."""
+    """Tell whether these are images, channels first, of several sizes."""
     shapes = {tuple(getattr(item, "shape", ())) for item in batch}
     return len(shapes) > 1 and all(len(shape) == 3 and shape[0] in (1, 3, 4) for shape in shapes)
 

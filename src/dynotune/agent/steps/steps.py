@@ -1,4 +1,4 @@
-"""Counts the program's steps: searches the cycle, fixes it, then looks at what ends a step and nothing else."""
+"""Count the program's steps: search for the cycle, fix it, then observe only the event that ends a step."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from . import cycle as cycles
 from . import fast_paths, samples
 from .cycle import MAX_EVENTS, AllDraws, History
 
-# Loaders are drawn from ahead of use by a batch or so (Lightning, accelerate).
+# Some programs draw from loaders about one batch before its use (Lightning, accelerate).
 _MAX_AHEAD = 4
-# Replays of captured graphs, with none of the cycle's ends among them, that show the cycle to be over.
+# Number of replays of captured graphs, without any end of the cycle among them, that show the cycle to be over.
 _MAX_REPLAYS = 16
 _MAX_REPLAYS_AMONG_STEPS = 256
-# How many steps are worked off together. A process that is killed loses them: one in so many of all that it made,
-# and never more than 20 ms of them.
+# Number of steps that are processed together. A killed process loses them: at most one in `_PENDING_SHARE` of all its
+# steps, and never more than 20 ms of them.
 _PENDING_SHARE = 16
 _MAX_PENDING = 64
 _MAX_PENDING_S = 0.02
 _PATIENCE_AT_EXIT_S = 0.5
-# An exception inside an optimizer's step leaves it open; after this many events it is taken for closed.
+# An exception inside an optimizer's step leaves the step open; after this many events it counts as closed.
 MAX_INSIDE_OPTIMIZER = 4096
 
 
 class Steps:
-    """Step counter: events in, steps out.
+    """Step counter: receives events, reports steps.
 
     Args:
         record: called as `record(end_s, wait_s, num_samples, flags)` for each step in order; -1 samples are unknown.
-        flags_now: flags of a step that ends now; None where nobody asks.
-        reached: called as `reached(num_steps)` when a step has just ended and `num_steps` of them are at or past the
-            last number that it returned; returns the next.
-        fixed: called as `fixed(description, begin_s, classes, num_superseded)` when a cycle was found, with the begin
-            of the first step, the classes of modules still needed, and how many of the first steps are none after all.
-        has_stepped: called as `has_stepped(optimizer)` after a step of an optimizer, but not of the one that ends steps
+        flags_now: returns flags of a step that ends now; None if no task asks for them.
+        reached: called as `reached(num_steps)` after a step that reaches or passes the last number it returned; returns
+            the next number.
+        fixed: called as `fixed(description, begin_s, classes, num_superseded)` when a cycle is found, with the begin of
+            the first step, the classes of modules still needed, and the number of first steps that no longer count.
+        has_stepped: called as `has_stepped(optimizer)` after a step of an optimizer, except the one that ends steps
             once they are found.
-        search_again: called where another training seems to begin; whether its step may be searched for.
-        wait: waits for the device where a step may end; None where the host's time is asked for.
+        search_again: called when another training seems to begin; returns whether its step may be searched for.
+        wait: waits for the device where a step may end; None if only the host's time matters.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Steps:
         phase: str | None = None,
         wait: Callable[[], None] | None = None,
     ) -> None:
-        # Programs call models from several threads. Reentrant: a signal handler may call one, too.
+        # Programs call models from several threads. Reentrant, because a signal handler may call one, too.
         self._lock = RLock()
         self.grad_enabled = grad_enabled
         self._record, self._flags_now, self._reached, self._fixed = record, flags_now, reached, fixed
@@ -85,16 +85,16 @@ class Steps:
         self._waits: list[float] = []
         self._sizes: list[int | None] = []
         self._next_stop = 0
-        # Makes the cover of the class whose module's calls end the steps, where that is all there is to see of them.
+        # Makes the cover of the class whose module's calls end the steps, if nothing else needs observing.
         self.cover_of_anchor: Any = None
-        # What the short ways noted, in order: (wait, samples, None or end) of a batch, or the end of a step.
+        # Entries of the fast paths, in order: (wait, samples, None or end) of a batch, or the end of a step.
         self.pending: list[Any] = []
-        self.due = [0.0, 0.0]  # so many, or the time
+        self.due = [0.0, 0.0]  # so many entries, or the time limit
         self._working_off = False
         self.num_steps = 0
-        # Of all steps so far; `num_uncounted` of them have samples that could not be counted.
+        # Totals of all steps so far; `num_uncounted` steps have samples that could not be counted.
         self.wait_s, self.num_samples, self.num_uncounted = 0.0, 0, 0
-        # Epochs that began, and steps of the last whole one; None where there was none.
+        # Epochs that began, and steps of the last complete epoch; None without one.
         self.num_epochs = 0
         self.epoch_steps: int | None = None
         self._epoch_began_at: int | None = None
@@ -104,7 +104,7 @@ class Steps:
         return len(self._history.numbers)
 
     def reset_after_fork(self) -> None:
-        """Renew the lock: the thread that held it may not exist here."""
+        """Renew the lock, whose owner may be a thread that does not exist in this process."""
         self._lock, self._working_off = RLock(), False
         self.pending.clear()
         self._forget_short_ways()
@@ -113,13 +113,12 @@ class Steps:
         for name in ("drawn", "stepped"):
             self.__dict__.pop(name, None)
 
-    # What happens in the program
+    # Events of the program
 
     def optimizer_built(self, optimizer: Any) -> None:
-        """Note an optimizer; once a step was found, another training begins, with a step of its own.
+        """Note an optimizer. If a step was already found, another training begins, with its own step.
 
-        What a program repeated before its first training, and trained nothing, was no step: a look at the data, an
-        evaluation.
+        Cycles before the first training, which trained nothing, were not steps but a look at the data or an evaluation.
         """
         with self._lock:
             self.work_off()
@@ -133,14 +132,14 @@ class Steps:
             self.optimizers.add(optimizer)
 
     def iterator_made(self, key: Key, dataset: Any) -> Key:
-        """Note a loader that is begun anew: its first batch begins an epoch. Returns the key that it is known by."""
+        """Note a loader that starts or restarts: its first batch begins an epoch. Return the loader's key."""
         with self._lock:
             key = self._names.loader_made(key, dataset)
             self._begun.add(key)
             return key
 
     def waited_before(self, key: Key, wait_s: float) -> None:
-        """Add a part of the wait for the first batch of the loader's next epoch: its workers end and start."""
+        """Add time to the wait for the first batch of the loader's next epoch, in which its workers end and start."""
         with self._lock:
             self._waited_before[key] = self._waited_before.get(key, 0.0) + wait_s
 
@@ -210,7 +209,7 @@ class Steps:
                 self._happened(number, self._ends(), 0.0, None)
 
     def marked(self) -> None:
-        """Note that the program, or a function that the user named, says that a step has ended."""
+        """Note that the program, or a function that the user named, reports the end of a step."""
         with self._lock:
             now = self._ends()
             self.work_off()
@@ -226,7 +225,7 @@ class Steps:
         self.marked = lambda: None  # type: ignore[method-assign]
 
     def _ends(self) -> float:
-        """Return the time at which the last call is done."""
+        """Return the time at which the last call ended."""
         if self._wait is not None:
             self._wait()
         return perf_counter()
@@ -239,7 +238,7 @@ class Steps:
             return
         size = self._history.add(number, now, wait_s, num_samples, begins)
         if size >= self._next_check:
-            # Every event at first, then ever more rarely: looking costs as much as there is to look at.
+            # Check at every event at first, then less and less often: a check costs time in proportion to the events.
             self._next_check = size + 1 + size // 32
             history, num = self._history, len(self.optimizers)
             found = cycles.find(history.numbers, history.times, self._tokens, num, self._phase)
@@ -250,20 +249,20 @@ class Steps:
         self.cycle = found
         self._anchor, self._per_step, self._loaders = found.anchor, found.per_step, frozenset(found.loaders)
         kinds = {n: self._tokens[n].kind for n in found.sequence}
-        # Training without a loader has its samples nowhere that could be looked at for free.
+        # In training without a loader, no place shows the number of samples without extra cost.
         calls = [n for n in found.sequence if kinds[n] == cycles.CALL]
         self._sampler = calls[0] if calls and not self._loaders and cycles.STEP not in kinds.values() else None
         self._draws_per_step = sum(n in self._loaders or n == self._sampler for n in found.sequence)
         needed = {self._names.classes[n] for n in calls if n in (self._sampler, self._anchor)}
         num_superseded, self._num_superseded = self._num_superseded, 0
         if num_superseded:
-            # Whoever waits for a number of steps has to ask anew.
+            # A caller that waits for a number of steps has to ask again.
             self.num_steps, self._begin_s, self._next_stop = 0, None, 0
         if self._begin_s is None:
             self._begin_s = self._history.begin_s(found.sequence)
         self._catch_up()
         if self._wait is not None:
-            pass  # the short ways wait for nothing
+            pass  # the fast paths do not wait for the device
         elif kinds[found.anchor] == cycles.STEP and found.per_step == 1:
             anchor = self._names.references(found.anchor)[-1]
             self.stepped = fast_paths.stepped(self, anchor, self.stepped)  # type: ignore[method-assign, assignment]
@@ -273,15 +272,15 @@ class Steps:
         self._fixed(found.describe(self._tokens), self._begin_s, needed, num_superseded)
 
     def _catch_up(self) -> None:
-        """Count what happened while the step was searched for."""
+        """Count the events that occurred while the step was searched for."""
         past, self._history = self._history, History()
         for event in past.events():
             self._count(*event, False)
 
     def _is_overtaken(self, number: int) -> bool:
-        """Tell whether graphs replace the calls of a cycle found before their capture; then search anew.
+        """Tell whether graphs have replaced the calls of a cycle that was found before their capture; then search anew.
 
-        An evaluation by graph, in between, is shorter than what it takes.
+        An evaluation by graph, in between, has fewer replays than required.
         """
         patience = _MAX_REPLAYS_AMONG_STEPS if self._tokens[self._anchor].kind == cycles.STEP else _MAX_REPLAYS
         if self._marked:
@@ -311,7 +310,7 @@ class Steps:
         if self._seen == self._per_step:
             self._seen = 0
             self._end_step(now, live)
-            self.due[1] = 0.0  # how many are due has changed
+            self.due[1] = 0.0  # the number of entries to process has changed
 
     def _end_step(self, now: float, live: bool) -> None:
         wait_s, num_samples, sizes = 0.0, -1, self._sizes
@@ -350,7 +349,7 @@ class Steps:
             return
         with self._lock:
             if self._working_off:
-                return  # a signal handler or finalizer, in the middle of the loop below
+                return  # a signal handler or finalizer that runs during the loop below
             self._working_off = True
             try:
                 while pending:
@@ -362,14 +361,14 @@ class Steps:
                         self._sizes.append(size if type(size) is int else None)
                     if end_s is not None:
                         self._end_step(end_s, True)
-                # In a pilot each step is asked what happened in it, when it has happened.
+                # A pilot asks after each step what happened in the step.
                 most = min(_MAX_PENDING, self.num_steps // _PENDING_SHARE) if self._flags_now is None else 1
                 self.due[:] = min(most, self._next_stop - self.num_steps), perf_counter() + _MAX_PENDING_S
             finally:
                 self._working_off = False
 
     def work_off_at_exit(self) -> None:
-        """Do the same, but never hang with a thread that hangs with the device: the process ends."""
+        """Process the remaining entries, but do not wait for a thread that hangs with the device: the process ends."""
         if self._lock.acquire(timeout=_PATIENCE_AT_EXIT_S):
             try:
                 self.work_off()
@@ -381,7 +380,7 @@ class Steps:
         sizes, per_step = self._sizes, self._draws_per_step or len(self._sizes)
         surplus = len(sizes) - per_step
         if surplus > _MAX_AHEAD:
-            # Far more than the cycle has: an evaluation on the same data came in between. The last ones are the step's.
+            # Far more than the cycle has: an evaluation on the same data came in between. The last are the step's.
             del sizes[:surplus], self._waits[:surplus]
         wait_s = sum(self._waits)
         self._waits = []
@@ -391,7 +390,7 @@ class Steps:
         return wait_s, sum(counted) if len(counted) == len(used) else -1
 
     def _begin_marked(self, now: float) -> None:
-        """Mark steps from now on: batches that the loaders drew so far belong to the first."""
+        """Use marked steps from now on: batches that the loaders gave so far belong to the first."""
         self._marked = True
         self.cycle = cycles.Cycle([], -1, 1, set())
         self._anchor = -1

@@ -1,1 +1,1 @@
-"""Tasks of a live run: time a window, record a trace, isolate the loader, switch arms, check results."""
+"""Carry out tasks of a live run: time a window, record a trace, isolate the loader, switch settings, check results."""

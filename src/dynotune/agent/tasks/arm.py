@@ -1,4 +1,4 @@
-"""Settings that are switched together, while the program runs."""
+"""Switch the settings of a candidate together, while the program runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .switches import (
 
 
 class Arm:
-    """Settings that are switched together. `is_on`: the program runs with them now."""
+    """Settings that are switched together. `is_on`: whether the program runs with them now."""
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
         by_class: dict[type[Switch], list[Planned]] = {}
@@ -36,12 +36,12 @@ class Arm:
         self.is_on = False
         self.has_been_on = False
         self.blamed: list[str] = []
-        """Knobs that a call failed with, and went well without."""
+        """Knobs with which a call failed, and without which it succeeded."""
         self._failure = ""
 
     @property
     def acts_in_calls(self) -> bool:
-        """Tell whether calls of outermost modules must go through `around_root` while it is on."""
+        """Tell whether calls of outermost modules must go through `around_root` while the candidate is on."""
         return any(switch.acts_in_calls for switch in self._switches)
 
     @property
@@ -54,7 +54,7 @@ class Arm:
 
     @property
     def unsuited_to_short_epochs(self) -> list[str]:
-        """List the knobs whose switch costs more where an epoch begins."""
+        """List the knobs whose switch costs more when an epoch begins."""
         return [one["knob"] for switch in self._switches if not switch.suits_short_epochs for one in switch.planned]
 
     @property
@@ -72,15 +72,15 @@ class Arm:
         return call_inside(entered, call, module, args, kwargs)
 
     def called_without(self, error: Exception, call: Callable[[], Any]) -> Any:
-        """Make a call that has failed again: without one of the switches after the other, then without all of them.
+        """Repeat a failed call: first without single switches, one after another, then without all of them.
 
-        From then on the arm is as good as off; `check` says so.
+        After that the candidate is effectively off, and `check` reports it.
 
         Args:
-            call: goes through `around_root`.
+            call: function that makes the call through `around_root`.
 
         Raises:
-            Exception: what the call raises without the arm, too.
+            Exception: the call also raises it without the candidate.
         """
         suspects = [switch for switch in self._turned if switch.acts_in_calls]
         free_memory(self.program.torch, error)
@@ -98,7 +98,7 @@ class Arm:
                 return output
         for suspect in suspects:
             self._bench(suspect)
-        error.__traceback__ = None  # it holds what the failed call computed
+        error.__traceback__ = None  # the exception refers to the tensors of the failed call
         output = call()
         self._failed_with(suspects, error)
         return output
@@ -120,12 +120,12 @@ class Arm:
         self._failure = "a call failed with it: %s: %s" % (type(error).__name__, line)
 
     def refuse_failed(self) -> None:
-        """Raise NotSwitched if a call failed while it was on."""
+        """Raise NotSwitched if a call failed while the candidate was on."""
         if self._failure:
             raise NotSwitched(self._failure)
 
     def on(self) -> None:
-        """Switch it on. Raises NotSwitched: a setting did not take; HasAlready: the program has all of them."""
+        """Switch the candidate on. Raises NotSwitched: a setting had no effect; HasAlready: the program has it all."""
         self.is_on = True
         for switch in list(self._switches):
             self._turned.append(switch)
@@ -140,7 +140,7 @@ class Arm:
         self.check()
 
     def off(self) -> None:
-        """Switch it off. Raises NotSwitched: something cannot be put back; the rest is."""
+        """Switch the candidate off. Raises NotSwitched: a value cannot be restored; all others are restored."""
         reason: NotSwitched | None = None
         while self._turned:
             try:
@@ -153,7 +153,7 @@ class Arm:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Switch it off for a while. Raises NotSwitched: as `on` and `off`."""
+        """Switch the candidate off for a while. Raises NotSwitched: as for `on` and `off`."""
         turned = list(self._turned)
         for switch in reversed(turned):
             switch.off()
@@ -164,13 +164,13 @@ class Arm:
                 switch.on()
 
     def check(self) -> None:
-        """Raise NotSwitched if something else holds than should."""
+        """Raise NotSwitched if a value differs from the expected one."""
         self.refuse_failed()
         for switch in self._switches:
             switch.check(self.is_on)
 
     def check_acted(self) -> None:
-        """Raise NotSwitched if it was on for some steps, and did not act in them."""
+        """Raise NotSwitched if the candidate was on for some steps and had no effect in them."""
         for switch in self._switches:
             for answer in switch.answers():
                 if answer["ok"] is False:
@@ -178,7 +178,7 @@ class Arm:
 
 
 class Unswitched(Switch):
-    """A setting of another version's catalogue, which nothing here can switch."""
+    """A setting from another version's catalogue, which this agent cannot switch."""
 
     def on(self) -> None:
         raise NotSwitched("%s cannot be switched while the program runs" % self.planned[0]["knob"])

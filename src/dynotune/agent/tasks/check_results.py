@@ -1,9 +1,9 @@
-"""Notes what the program computes, so that runs can be compared: its losses, or what its outermost modules give.
+"""Record the program's results, so that runs can be compared: its losses, or outputs of its outermost modules.
 
-A loss is what `backward` is called on. If nothing is trained, a digest of each output is noted instead. All of it stays
-on the device, in float64, and is read once, at the end. Nothing that the program sees is changed, unless that is asked
-for: `other_draws` gives it other random numbers, `nudge` moves its numbers by a rounding error, `reference` has its
-modules compute in another type, `still` without dropout.
+A loss is a tensor on which `backward` is called. If nothing is trained, a digest of each output is recorded instead.
+All values stay on the device, in float64, and are read once, at the end. The program sees no change unless the task
+asks for one: `other_draws` gives it other random numbers, `nudge` moves its numbers by a rounding error, `reference`
+lets its modules compute in another type, and `still` turns dropout off.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from . import references
 from .digests import Digest, digests_of, fields_of, local, number, plainly, precision_of, random_states
 from .task import NEVER, Task
 
-# A program that has an optimizer may evaluate for a while before it trains; so many times the calls are waited for.
+# A program with an optimizer may evaluate before it trains; wait for this many calls before taking outputs.
 PATIENCE = 10
-# Calls that are looked at for random numbers and precision.
+# Number of calls in which random numbers and precision are observed.
 NUM_LOOKED_AT = 3
-# Losses that were scaled, and not yet gone backward from.
+# Largest number of scaled losses that wait for their backward call.
 MOST_SCALED = 8
 
 
 class CheckResults(Task):
-    """Task that notes `num_values` losses or outputs, from the program's first call on.
+    """Record `num_values` losses or outputs, from the program's first call on.
 
-    It changes no step, so it waits for none: its result is written when enough values are there, or at the end.
+    The task does not depend on steps: its result is written as soon as there are enough values, or at the end.
     """
 
     event = "results"
@@ -71,7 +71,7 @@ class CheckResults(Task):
             references.without_autocast(self._torch)
 
     def at_exit(self) -> None:
-        """Answer with what there is."""
+        """Answer with the values so far."""
         self._read()
 
     # Losses
@@ -82,10 +82,10 @@ class CheckResults(Task):
 
         @covers(torch.autograd, "backward")
         def backward(*args: Any, **kwargs: Any) -> Any:
-            # First, so that a traced call folds to the original's.
+            # First, so that a traced call folds to the original.
             if is_compiling() or self.done:
                 return original(*args, **kwargs)
-            # What goes backward inside of this (checkpoints do) is no loss. Devices have threads of their own for it.
+            # A backward call inside this one (from checkpointing) has no loss. Devices have their own threads for it.
             if not self._inside_backward:
                 self._safely(self._lost, args[0] if args else kwargs.get("tensors"))
             self._inside_backward += 1
@@ -129,7 +129,7 @@ class CheckResults(Task):
                 del self._scaled[at]
                 return self._mean(original)
         if self._scaled:
-            # Made from the scaled one: divided by the number of batches that are accumulated, for instance.
+            # Derived from the scaled loss, for instance divided by the number of accumulated batches.
             (_, _, factor), self._scaled = self._scaled[-1], []
             return self._mean(loss) / factor.to(self._torch.float64)
         return self._mean(loss)
@@ -159,7 +159,7 @@ class CheckResults(Task):
         return around
 
     def _before(self, module: Any) -> dict[str, Any] | None:
-        """Return the states of the random numbers."""
+        """Return the states of the random number generators."""
         self._num_calls += 1
         if self._num_calls == 1 and self._other_draws:
             self._draw_others()
@@ -188,7 +188,7 @@ class CheckResults(Task):
             if self._nudge:
                 references.nudge(torch, module, self._nudge, self._nudged)
         except Exception:
-            # Whatever it computes is not what was asked for, and no value may pass for it.
+            # Its results are not the requested ones, so no value may be recorded.
             self._losses, self._outputs, self._reference = [], [], None
             self._read()
             raise
@@ -228,7 +228,7 @@ class CheckResults(Task):
                 raise
             self._metric, self._metric_error = "", "%s: %s" % (type(error).__name__, error)
 
-    # What there is
+    # The values so far
 
     def _read(self) -> None:
         what = "losses" if self._losses else "outputs"
@@ -238,7 +238,7 @@ class CheckResults(Task):
             values = [number(float(loss)) for loss in self._losses] or [fields_of(call) for call in self._outputs]
             parts = [(name, fields_of(given)) for name, given in (self._parts.found if self._parts else ())]
         except Exception as error:
-            # The device may be lost: then there is nothing to compare, and whoever reads this is told why.
+            # The device may be lost: then there is nothing to compare, and the reader gets the reason.
             self.program.log("results", error)
         self._losses, self._outputs, self._scaled = [], [], []
         self.complete(

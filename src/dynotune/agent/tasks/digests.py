@@ -1,4 +1,4 @@
-"""Digests of results, few numbers that stay on the device until they are read, tell whether an arm changes them."""
+"""Compute digests of results: a few numbers, kept on the device until they are read, that show changes of results."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ..core.autocast import inside_forward
 Digest = tuple[list[int], Any]
 
 NUM_SAMPLED = 64
-"""Elements of each tensor, evenly spaced."""
+"""Number of elements sampled from each tensor, evenly spaced."""
 MOST_TENSORS, MOST_DEPTH = 8, 6
 
 
 def digests_of(torch: Any, output: Any) -> list[Digest]:
-    """Digest the first tensors in an output; of each its shape, and on the device, in float64: sum, sum of magnitudes,
-    root of the sum of squares, sampled elements; None for the latter where it is empty.
+    """Digest the first tensors in an output: for each its shape and, on the device in float64, sum, sum of magnitudes,
+    root of the sum of squares, and sampled elements; None in place of these for an empty tensor.
     """
     with torch.no_grad(), plainly(torch):
         return [_digest(torch, tensor) for _, tensor in zip(range(MOST_TENSORS), _tensors(torch, output, 0))]
 
 
 def _tensors(torch: Any, value: Any, depth: int) -> Iterator[Any]:
-    """Yield the floating-point tensors in it, in order."""
+    """Yield the floating-point tensors in the value, in order."""
     if isinstance(value, torch.Tensor):
         tensor = local(value)
         if is_plain(torch, tensor):
@@ -46,7 +46,7 @@ def _digest(torch: Any, tensor: Any) -> Digest:
     num, double = tensor.numel(), torch.float64
     if not num:
         return list(tensor.shape), None
-    # No copy of the tensor is made: it may be as large as what is left of the memory.
+    # Do not copy the tensor, which may be as large as the free memory.
     norm = torch.linalg.vector_norm
     moments = [torch.sum(tensor, dtype=double), norm(tensor, 1, dtype=double), norm(tensor, 2, dtype=double)]
     places = torch.arange(min(num, NUM_SAMPLED), device=tensor.device, dtype=torch.int64)
@@ -57,12 +57,12 @@ def _digest(torch: Any, tensor: Any) -> Digest:
 
 
 def local(tensor: Any) -> Any:
-    """Return the local part of a tensor that is spread over ranks: to look at the whole would be a collective."""
+    """Return the local part of a tensor that is distributed over ranks; reading all of it would be a collective."""
     return getattr(tensor, "_local_tensor", tensor).detach()
 
 
 def is_plain(torch: Any, tensor: Any) -> bool:
-    """Tell whether it has numbers that can be read, of 16 bits or more."""
+    """Tell whether the tensor has readable numbers of 16 bits or more."""
     kinds = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
     if tensor.dtype not in kinds or tensor.is_meta or tensor.is_nested or tensor.layout is not torch.strided:
         return False
@@ -71,7 +71,7 @@ def is_plain(torch: Any, tensor: Any) -> bool:
 
 
 def plainly(torch: Any) -> Any:
-    """Return it as a plain tensor, so that subclasses do nothing of their own accord."""
+    """Treat tensors as plain ones in this block, so that subclasses run no code of their own."""
     return torch._C.DisableTorchFunctionSubclass()
 
 
@@ -84,7 +84,7 @@ def random_states(torch: Any) -> dict[str, Any]:
 
 
 def precision_of(torch: Any, module: Any) -> str:
-    """Return the lowest precision of its calls, as far as that can be seen from outside."""
+    """Return the lowest precision of its calls, as far as it is visible from outside."""
     halves = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
     parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
     device = "cpu" if parameter is None else parameter.device.type
@@ -97,7 +97,7 @@ def precision_of(torch: Any, module: Any) -> str:
         return inside
     if device != "cuda":
         return "float32"
-    # cuDNN's switch is on unless it is turned off, and means nothing to a module of plain products.
+    # cuDNN's switch is on by default, and has no effect on a module without convolutions.
     cudnn_takes = any(p.dim() > 2 for p in module.parameters()) or any(
         isinstance(part, torch.nn.RNNBase) for part in module.modules()
     )
@@ -114,5 +114,5 @@ def fields_of(call: list[Digest]) -> list[dict[str, Any]]:
 
 
 def number(value: float) -> float | None:
-    """Return the number; None if it is none: JSON has no word for it."""
+    """Return the number; None if it is not finite, because JSON cannot express it."""
     return value if -1e308 < value < 1e308 else None

@@ -1,8 +1,8 @@
-"""What the loader gives alone, and what a step takes without it: drain the loader, then replay one of its batches.
+"""Time the loader alone, and a step without it: drain the loader, then repeat one of its batches.
 
-Inside one `next()` of the program's own the loader is drawn from again and again. From then on the program is given the
-last of these batches for each that it asks for. Nothing else of the program changes. When both are known, or if they
-cannot be, the program goes on with its loader.
+Inside one `next()` of the program, the task draws from the loader repeatedly. From then on the program gets the last of
+these batches at each request. The task changes nothing else for the program. When both times are known, or if they
+cannot be measured, the program continues with its loader.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from ..steps import samples
 from .page_cache import drop
 from .task import Task
 
-# For this long, and for so many batches; what was prefetched before tells nothing.
+# Drain for this long, and for this many batches; batches prefetched before do not count.
 DRAIN_S, MOST_S = 3.0, 20.0
 SKIP_S = 5.0
 FEWEST_BATCHES = 8
 
 
 def position(iterator: Any) -> tuple[bool, int | None, int, int]:
-    """Return whether an iterator is at its begin, batches left (None: unknown), most prefetched, fewest that tell.
+    """Return whether an iterator is at its begin, batches left (None: unknown), most prefetched, fewest needed.
 
-    What workers make comes in bursts of as many batches as there are workers.
+    Workers deliver batches in bursts, one batch per worker.
     """
     num_yielded = int(getattr(iterator, "_num_yielded", 0))
     workers = int(getattr(iterator, "_num_workers", 0))
     skip = workers * int(getattr(iterator, "_prefetch_factor", 0) or 2)
     try:
         left = None if _is_iterable(iterator) else len(iterator) - num_yielded
-    except Exception:  # its own code does not know
+    except Exception:  # its own code does not know the length
         left = None
     return num_yielded == 0, left, skip, max(FEWEST_BATCHES, 2 * workers)
 
 
 def _is_iterable(iterator: Any) -> bool:
-    """Tell whether its length may be no more than a guess of the program's."""
+    """Tell whether the iterator's length may be only an estimate by the program."""
     return type(iterator._index_sampler).__name__ == "_InfiniteConstantSampler" or iterator._dataset_kind == 1
 
 
 def drain(
     original: Callable[[Any], Any], iterator: Any, *, fewest: int, skip: int, begun_s: float | None
 ) -> tuple[Any, dict[str, Any] | None]:
-    """Draw until enough is known, or the epoch ends.
+    """Draw until the rate is known, or the epoch ends.
 
     Args:
-        original: the iterator's `__next__`; what it raises is the program's.
-        fewest: batches that tell; `skip`: those before that tell nothing.
-        begun_s: when the iterator was begun, where nothing was drawn from it since; an epoch too short to leave
-            anything out is then taken as a whole.
+        original: the iterator's `__next__`; exceptions that it raises are the program's.
+        fewest: number of batches needed. `skip`: number of batches before them that do not count.
+        begun_s: time of the iterator's begin, if nothing was drawn from it since. An epoch too short to leave out
+            batches then counts as a whole.
 
     Returns:
-        The last of the largest batches, and fields of the event; None where the epoch ended too soon to tell.
+        The last of the largest batches, and fields of the event; None if the epoch ended too soon.
     """
     start_s = begin_s = perf_counter()
     num = num_skipped = largest = 0
@@ -73,7 +73,7 @@ def drain(
             break
         now = perf_counter()
         sizes.append(samples.in_batch(last, iterator._dynotune[1]))
-        # An epoch's last batch may be a short one.
+        # An epoch's last batch may be a smaller one.
         if (sizes[-1] or 0) >= largest:
             batch, largest = last, sizes[-1] or 0
         if num_skipped < skip and now - start_s < SKIP_S:
@@ -82,7 +82,7 @@ def drain(
         num += 1
         if (now - begin_s >= DRAIN_S and num >= fewest) or now - start_s >= MOST_S:
             return batch, _fields(iterator, sizes, num_skipped, now - begin_s, False)
-    # The end of the epoch; the draw that found no more is not counted.
+    # The end of the epoch; the draw that found no batch is not counted.
     if num >= fewest:
         return batch, _fields(iterator, sizes, num_skipped, now - begin_s, False)
     if begun_s is None:
@@ -110,9 +110,9 @@ _NUM_VALUES = 256
 
 
 def alias(torch: Any, value: Any, depth: int = 0) -> Any:
-    """Return `value` such that taking it apart, or changing a tensor's shape in place, leaves the original as it is.
+    """Return a copy of `value` with shared tensors: unpacking it, or reshaping in place, leaves `value` unchanged.
 
-    Tensors are shared: a program that changes that in place changes it for every step.
+    Tensor data are shared, so a program that changes them in place changes them for every step.
     """
     kind = type(value)
     if kind is torch.Tensor:
@@ -138,9 +138,9 @@ def _shallow(value: Any) -> Any:
 
 
 def values(torch: Any, batch: Any) -> str:
-    """Return some of the values in each tensor of the batch: a change in place shows in them.
+    """Return some of the values in each tensor of the batch, to detect changes in place.
 
-    A tensor's own count of changes would do, but that reshaping in place counts, too, and changes no value.
+    A tensor's own version counter would not do, because reshaping in place also increments it.
     """
     found = []
     with torch._C.DisableTorchFunction(), torch.no_grad():
@@ -148,23 +148,23 @@ def values(torch: Any, batch: Any) -> str:
             try:
                 flat = tensor.detach().reshape(-1)
                 found.append(flat[:: max(1, flat.numel() // _NUM_VALUES)].tolist())
-            except Exception:  # of a layout or a class that has no such thing
+            except Exception:  # its layout or class has no such operation
                 pass
-    # In words: what is not a number equals nothing, itself neither.
+    # As text, because NaN does not equal itself.
     return repr(found)
 
 
-# Batches that the program drew ahead, and work that was queued, are used up before the window begins.
+# Batches that the program drew ahead, and queued work, are used up before the window begins.
 SETTLE_STEPS = 3
 LEAST_WINDOW_S, MOST_WINDOW_S = 2.0, 10.0
 FEWEST_STEPS = 3
-# No step takes so many batches: something else asks for all of an epoch, which has no end now.
+# No step takes so many batches: the program requests a whole epoch, which now has no end.
 MOST_DRAWS = 1024
 PATIENCE_S, PATIENCE_STEPS = 60.0, 100
 
 
 class _Source:
-    """A loader that was drained: what it gave, and the batch that takes its place."""
+    """A loader that was drained: the result of draining, and the batch that takes its place."""
 
     def __init__(self, batch: Any, values: str, fields: dict[str, Any]) -> None:
         self.batch, self.values, self.fields = batch, values, fields
@@ -172,9 +172,9 @@ class _Source:
 
 
 class IsolateLoader(Task):
-    """Task that times the loader alone, then `num_steps` steps or more on one batch.
+    """Time the loader alone, then at least `num_steps` steps on one batch.
 
-    With `page_cache` "cold" the files' pages are dropped before the loader is drained.
+    With `page_cache` "cold", the pages of files are dropped from the cache before the loader is drained.
     """
 
     event = "isolated"
@@ -183,9 +183,9 @@ class IsolateLoader(Task):
         super().__init__(program, order)
         self._num_steps = max(FEWEST_STEPS, int(order.get("num_steps") or 0))
         self._page_cache = order.get("page_cache", "warm")
-        self._thread: int | None = None  # in which steps end
+        self._thread: int | None = None  # the thread in which steps end
         self._armed_s, self._armed_at = 0.0, 0
-        self._at_begin: set[Key] = set()  # to be drained when they begin again
+        self._at_begin: set[Key] = set()  # loaders to drain when they restart
         self._sources: dict[Key, _Source] = {}
         self._dropped: dict[str, Any] | None = None
         self._settled_at: int | None = None
@@ -241,7 +241,7 @@ class IsolateLoader(Task):
     # The loader
 
     def _counted_key(self, iterator: Any) -> Key | None:
-        """Return the loader's key, if its batches belong to the steps and are drawn where these are made."""
+        """Return the loader's key, if its batches belong to the steps and are drawn in the thread of the steps."""
         try:
             key: Key = iterator._dynotune[0]
             if not self.program.steps.counts(key):
@@ -255,11 +255,11 @@ class IsolateLoader(Task):
             return None
 
     def _first_batch(self, original: Callable[[Any], Any], iterator: Any, key: Key) -> Any:
-        """Drain the loader, unless too little is left of the epoch; the batch to be given to the program."""
+        """Drain the loader, unless too little of the epoch is left; return the batch for the program."""
         at_begin, left, skip, fewest = position(iterator)
         too_late = (left is not None and left - skip < fewest) or key in self._at_begin
         if too_late and not at_begin:
-            return original(iterator)  # the next epoch is whole
+            return original(iterator)  # the next epoch is complete
         self._ready()
         begun_s = self.program.loader_begun_s.get(key) if at_begin else None
         batch, fields = drain(original, iterator, fewest=fewest, skip=skip, begun_s=begun_s)
@@ -267,11 +267,11 @@ class IsolateLoader(Task):
             self._at_begin.add(key)
         else:
             self._sources[key] = _Source(batch, values(self.program.torch, batch), fields)
-            self._settled_at = self._first_step = None  # what was replayed before was not without input
+            self._settled_at = self._first_step = None  # steps on repeated batches before this still had other input
         return batch
 
     def _ready(self) -> None:
-        """Wait until the device is idle, and drop the files' pages if asked."""
+        """Wait until the device is idle, and drop the pages of files if requested."""
         try:
             if not is_capturing(self.program.torch):
                 synchronise(self.program.torch)
@@ -318,7 +318,7 @@ class IsolateLoader(Task):
         took_s = self._last_s - self._begin_s
         enough = num_steps >= self._num_steps
         if enough and self._measured is None:
-            # A program that ends soon has given this much.
+            # For a program that ends soon, these steps are enough.
             synchronise(self.program.torch)
             self._measure(num_steps, perf_counter())
         if (enough and took_s >= LEAST_WINDOW_S) or (took_s >= MOST_WINDOW_S and num_steps >= FEWEST_STEPS):

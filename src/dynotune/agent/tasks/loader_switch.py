@@ -1,8 +1,8 @@
-"""A second loader over the dataset and sampler of one that the program draws from, in its place for a while.
+"""Replace a loader of the program for a while by a second one over the same dataset and sampler.
 
-Both draw their indices from one iterator of the sampler, so each sample still comes once in an epoch. What either has
-ready when the other's turn comes lies there until its own next turn, or the end of the epoch. Its workers first finish
-what they were given: until then they take the cores from the other's.
+Both loaders draw their indices from one iterator of the sampler, so each sample still comes once in an epoch. Batches
+that one loader has ready when the other takes over stay there until its next turn, or the end of the epoch. Workers of
+the replaced loader first finish their present batches, and compete with the other workers for cores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FROM_WORKERS = ("prefetch_factor", "in_order", "multiprocessing_context")
 class LoaderSwitch(Switch):
     """`loader.*` settings of all loaders that the steps draw from."""
 
-    suits_short_epochs = False  # each begin starts the workers of two loaders in place of one
+    suits_short_epochs = False  # each epoch starts the workers of two loaders in place of one
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
         super().__init__(planned, program)
@@ -48,7 +48,7 @@ class LoaderSwitch(Switch):
 
 
 def router_of(program: Program) -> Router:
-    """Return the one router of a program: arms share what they have ready at the end of an epoch."""
+    """Return the program's only router: candidates share their ready batches at the end of an epoch."""
     if program.loader_router is None:
         program.loader_router = Router(program)
         program.loaders.draw_through(program.loader_router.around)
@@ -57,21 +57,21 @@ def router_of(program: Program) -> Router:
 
 
 class Router:
-    """Router of each batch: from the program's own iterator, or from one with `active` options in its place."""
+    """Route each draw: to the program's own iterator, or to one with `active` options in its place."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._thread = get_ident()  # in which steps end
+        self._thread = get_ident()  # the thread in which steps end
         self.active: Options | None = None
         self.failure = ""
         self._seen: dict[int, _Sources] = {}
 
     def num_queued(self, options: dict[str, Any]) -> int:
-        """Return how many batches an iterator with these options has ready at most."""
+        """Return the largest number of batches that an iterator with these options may have ready."""
         return max([0, *(sources.num_queued(options) for sources in self._seen.values())])
 
     def waiting(self) -> tuple[bool, int]:
-        """Tell whether workers that are not drawn from have nothing left to do; and count batches ready to be drawn."""
+        """Return whether workers that are not drawn from are idle, and the number of batches ready to be drawn."""
         found = [sources.waiting(self.active) for sources in list(self._seen.values())]
         return all(quiet for quiet, _ in found), max([0, *(num for _, num in found)])
 
@@ -99,7 +99,7 @@ class Router:
         return __next__
 
     def _sources(self, iterator: Any) -> _Sources | None:
-        """Return the sources of an iterator whose batches belong to the steps; None for another."""
+        """Return the sources of an iterator whose batches belong to the steps; None for other iterators."""
         try:
             found = self._seen.get(id(iterator))
             if found is not None and found.is_of_this_epoch(iterator):
@@ -120,7 +120,7 @@ class Router:
 
 
 class _Sources:
-    """Iterators that share the sampler of one of the program's own, in one epoch. They die with it."""
+    """Iterators that share the sampler of one of the program's iterators in one epoch, and die with that iterator."""
 
     def __init__(self, own: Any, program: Program, forget: Callable[[int], None]) -> None:
         identity = id(own)
@@ -130,7 +130,7 @@ class _Sources:
         self._others: dict[Options, Any] = {}
 
     def is_of_this_epoch(self, iterator: Any) -> bool:
-        """Tell whether it is of this epoch: persistent workers keep their iterator, and begin anew with a new one."""
+        """Tell whether the iterator is of this epoch: persistent workers keep their iterator, and restart it."""
         return self._own() is iterator and getattr(iterator, "_sampler_iter", None) is self._indices
 
     def num_queued(self, options: dict[str, Any]) -> int:
@@ -153,7 +153,7 @@ class _Sources:
                 raise NotSwitched("loader.%s needs loading processes, and the loader has none" % name)
 
     def waiting(self, options: Options | None) -> tuple[bool, int]:
-        """See `Router.waiting`."""
+        """Return the same as `Router.waiting`."""
         own = self._own()
         drawn = own if options is None else self._others.get(options)
         idle = [each for each in (own, *self._others.values()) if each is not None and each is not drawn]
@@ -172,7 +172,7 @@ class _Sources:
         return self._others[options]
 
     def draw(self, original: Callable[[Any], Any], own: Any, source: Any) -> Any:
-        """Draw a batch of `source`; once the sampler is at its end, one that any of the others has left."""
+        """Draw a batch of `source`; once the sampler is exhausted, draw a batch that any of the others has left."""
         try:
             return original(source)
         except StopIteration:
@@ -188,7 +188,7 @@ class _Sources:
         raise StopIteration
 
     def _made(self, own: Any, options: dict[str, Any]) -> Any:
-        """Make an iterator of a copy of the loader; the program's random numbers stay what they are."""
+        """Create an iterator of a copy of the loader, without changing the program's random numbers."""
         torch = self._program.torch
         loader_class, fields = own._dynotune_loader
         fields = {**fields, **options, "persistent_workers": False, "_iterator": None}
@@ -199,7 +199,7 @@ class _Sources:
             fields["prefetch_factor"] = 2
         indices = _Shared(self._indices, own._index_sampler)
         fields["batch_sampler" if own._auto_collation else "sampler"] = indices
-        # Past its constructor, which would make samplers, and past its refusal to have such fields changed.
+        # Bypass the constructor, which would create samplers, and the refusal to change such fields.
         twin = loader_class.__new__(loader_class)
         twin.__dict__.update(fields)
         if fields["num_workers"] and context is not None:
@@ -215,21 +215,21 @@ class _Sources:
 
 
 def _done(iterator: Any) -> tuple[int, int]:
-    """Count the batches that its workers have made and nobody has drawn, and those that they were asked for."""
+    """Count the batches that the workers have made and nobody has drawn, and the batches requested from them."""
     try:
         stored = sum(len(info) > 1 for info in iterator._task_info.values())
-        # What came before its turn is stored, and outstanding no more.
+        # Batches that come before their turn are stored, and no longer outstanding.
         return stored + iterator._data_queue.qsize(), stored + iterator._tasks_outstanding
     except (AttributeError, NotImplementedError, OSError):
         if not getattr(iterator, "_num_workers", 0):
             return 0, 0
-        # This version of torch does not tell: as many steps are left out as there may be batches.
+        # This version of torch does not report it, so as many steps are left out as there may be batches.
         most = iterator._num_workers * (getattr(iterator, "_prefetch_factor", None) or 2)
         return most, most
 
 
 class _Shared:
-    """A sampler whose iterator is one that somebody else draws from as well."""
+    """A sampler whose iterator is shared with another loader."""
 
     def __init__(self, indices: Iterator[Any], sampler: Any) -> None:
         self._indices, self._sampler = indices, sampler

@@ -1,4 +1,4 @@
-"""Drops the pages of files from the kernel's cache, as far as that takes no privilege."""
+"""Drop the pages of files from the kernel's page cache, as far as that needs no privilege."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..core.annotations import Any, Iterator
 
 MOST_S = 10.0
 _NUM_PROBED = 32
-_LARGEST_PROBED_BYTES = 1 << 30  # a byte for each page of it is asked for
+_LARGEST_PROBED_BYTES = 1 << 30  # mincore needs one byte for each page of the file
 
 
 def drop() -> dict[str, Any]:
-    """Drop pages of the files below the working directory, and of those that this process and its children have open.
+    """Drop pages of files below the working directory, and of files that this process and its children have open.
 
-    Gives `num_files`, `num_bytes`, of the largest of them `probed_bytes` and `resident_bytes`, which are cached all
-    the same, files that could not be opened (`num_refused`), and whether all were reached in time (`complete`).
+    Return `num_files` and `num_bytes`; of the largest files, `probed_bytes` and `resident_bytes` (still cached); the
+    number of files that could not be opened (`num_refused`); and whether all files were reached in time (`complete`).
     """
     deadline_s = perf_counter() + MOST_S
     found = {"num_files": 0, "num_bytes": 0, "num_refused": 0, "probed_bytes": 0, "resident_bytes": 0}
@@ -68,7 +68,7 @@ def _open_files() -> Iterator[str]:
         folder = "/proc/%d/fd" % pid
         try:
             numbers = os.listdir(folder)
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         for number in numbers:
             try:
@@ -85,13 +85,13 @@ def _with_children() -> list[int]:
         for task in os.listdir("/proc/self/task"):
             with open("/proc/self/task/%s/children" % task, encoding="ascii") as file:
                 pids += [int(pid) for pid in file.read().split()]
-    except (OSError, ValueError):  # a kernel that does not tell
+    except (OSError, ValueError):  # a kernel that does not report it
         pass
     return pids
 
 
 def _drop_file(path: str) -> int | None:
-    """Drop a file's pages and return its size; 0 for no file with content, None if it cannot be opened."""
+    """Drop a file's pages and return its size in bytes; 0 for no regular content, None if it cannot be opened."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return 0
@@ -109,10 +109,10 @@ def _drop_file(path: str) -> int | None:
 
 
 def _resident_bytes(path: str) -> int | None:
-    """Return a file's resident bytes; None if the kernel does not tell.
+    """Return a file's resident bytes; None if the kernel does not report them.
 
-    Asked of a mapping: reading with RWF_NOWAIT makes new kernels read ahead. Of files that one may not write, the
-    kernel says that all of it is there.
+    A mapping is asked, because reading with RWF_NOWAIT makes new kernels read ahead. For files without write
+    permission, the kernel reports all pages as resident.
     """
     if not os.access(path, os.W_OK):
         return None

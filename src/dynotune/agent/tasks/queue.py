@@ -1,7 +1,7 @@
-"""The tasks of one process: those of its plan, then those that the parent orders while the program runs.
+"""Queue the tasks of one process: those of its plan, then those that the parent orders while the program runs.
 
 The parent writes `task-001.json` and so on into the run folder, and counts them in a page that both have mapped. So a
-look costs no system call, and the program is never interrupted. Only the ends of steps are looked at.
+check costs no system call, and the program is never interrupted. The page is checked only at ends of steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .task import NEVER, Task
 
 PAGE_FILE = "tasks.page"
 PAGE_BYTES = 4096
-# Magic, version, zero, number of task files, and how often results were asked for again.
+# Magic, version, zero, number of task files, and number of requests to repeat results.
 PAGE_HEAD = struct.Struct("<8sHHII")
 PAGE_MAGIC, PAGE_VERSION = b"DYNOTASK", 1
 TASK_SCHEMA = "dynotune.task/1"
@@ -32,17 +32,17 @@ KINDS = (
     "record-history",
     "record-shapes",
 )
-# Steps are worked off many at a time; a look after each would end that.
+# Steps are processed many at a time; a check after each step would prevent that.
 LOOK_S = 0.02
 MOST_STEPS_BETWEEN_LOOKS = 100
 
 
 class TaskQueue:
-    """Queue of tasks, one after another; a wrong order is written down, and the program goes on.
+    """Queue of tasks, one after another. An invalid order is recorded as an error, and the program continues.
 
     Args:
-        planned: tasks of the plan, dicts as `schema.task` has them, in order.
-        live: more tasks come while the program runs.
+        planned: tasks of the plan in order, as dicts in the form of `schema.task`.
+        live: whether more tasks come while the program runs.
     """
 
     def __init__(self, program: Program, planned: list[dict[str, Any]], *, live: bool) -> None:
@@ -63,7 +63,7 @@ class TaskQueue:
 
     @property
     def has_begun(self) -> bool:
-        """Tell whether a task has taken up work: from then on the step must stay what it is."""
+        """Tell whether a task has begun work; from then on the step must not change."""
         begun = self._current is not None and self._current.has_begun
         return begun or self._last_result is not None
 
@@ -76,7 +76,7 @@ class TaskQueue:
         return self._current is not None and self._current.event == "trace" and self._current.has_begun
 
     def around(self, inner: Any) -> Any:
-        """Return what makes calls of outermost modules, `inner` (or None), as the planned tasks need it."""
+        """Return the function that calls outermost modules as the planned tasks require, around `inner` (or None)."""
         for task in self._planned:
             inner = task.around_calls(inner)
         return inner
@@ -89,11 +89,11 @@ class TaskQueue:
                 task.failed(error)
 
     def ignore(self) -> None:
-        """Ignore this process: it makes no steps of its own."""
+        """Ignore this process: it has no steps of its own."""
         self._ignored = True
 
     def reached(self, num_steps: int) -> int:
-        """Note that `num_steps` have ended, the last one now. Returns the number at which to be called next."""
+        """Note that `num_steps` have ended, the last one just now. Return the number at which to be called next."""
         while not self._ignored:
             if self._current is None:
                 self._current = self._next()
@@ -107,7 +107,7 @@ class TaskQueue:
         return NEVER
 
     def at_exit(self) -> None:
-        """Have each task that was taken up or planned say that the program ends, if the process made steps."""
+        """Have each begun or planned task report that the program ends, if the process had steps."""
         if self._ignored or not self._program.steps.num_steps:
             return
         for task in [self._current, *self._planned, self._ordered()]:
@@ -117,7 +117,7 @@ class TaskQueue:
                 except Exception as error:
                     task.failed(error)
 
-    # Where tasks come from
+    # Sources of tasks
 
     def _next(self) -> Task | None:
         while self._planned:
@@ -151,7 +151,7 @@ class TaskQueue:
         return num_steps + max(1, min(MOST_STEPS_BETWEEN_LOOKS, int(LOOK_S / max(step_s, 1e-9))))
 
     def _read(self, number: int) -> dict[str, Any]:
-        """Read one task file, as an order; with `refused` where it cannot be one."""
+        """Read one task file as an order; an invalid file gives an order with `refused`."""
         try:
             with open(os.path.join(self._program.folder, "task-%03d.json" % number), encoding="utf-8") as file:
                 found = json.load(file)
@@ -162,14 +162,14 @@ class TaskQueue:
             return {"id": number, "refused": "the task file is damaged: %s: %s" % (type(error).__name__, error)}
 
     def _made(self, order: dict[str, Any]) -> Task | None:
-        """Make the task; None if it was refused, which the record says."""
+        """Create the task; None if it was refused, which the record reports."""
         reason = order.get("refused", "")
         if not reason:
             try:
                 task: Task = _class_of(str(order.get("type")))(self._program, order)
                 return task
             except Exception as error:
-                reason = "it is no task that this agent knows: %s: %s" % (type(error).__name__, error)
+                reason = "this agent does not know this task: %s: %s" % (type(error).__name__, error)
         kind = str(order.get("type", ""))
         fields = {"event": "given_up", "task": order["id"], "kind": kind, "reason": reason, "at_exit": False}
         self._last_result = {**fields, "refused": True}
@@ -177,7 +177,7 @@ class TaskQueue:
         return None
 
     def _opened_page(self) -> Any:
-        """Open the page that the parent counts its tasks in; None, and an error in the record, if it cannot be read."""
+        """Open the page in which the parent counts its tasks; on failure record an error and return None."""
         try:
             path = os.path.join(self._program.folder, PAGE_FILE)
             page = map_file(os.open(path, os.O_RDWR | os.O_CLOEXEC), PAGE_BYTES)
@@ -191,7 +191,7 @@ class TaskQueue:
 
 
 def _class_of(kind: str) -> Any:
-    """Return the class that carries out tasks of this kind; each is imported only where it is asked for."""
+    """Return the class for tasks of this kind; each is imported only when needed."""
     if kind not in KINDS:
         raise ValueError("%r" % kind)
     module = importlib.import_module("." + kind.replace("-", "_"), __package__)

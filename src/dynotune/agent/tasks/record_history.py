@@ -1,7 +1,7 @@
-"""Records what the caching allocator does from the device's first use to a step: sizes and order, without stacks.
+"""Record what the caching allocator does from the device's first use to a step: sizes and order, without stacks.
 
-What the allocator holds later follows from all of that. Where the program begins to record the history itself, it is
-the program's alone.
+The allocator's later state follows from this complete history. If the program begins to record the history itself, the
+recording is left to the program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_EVENTS = 400_000
 
 
 class RecordHistory(Task):
-    """Task that records until `at_step`. Its result names the file of the snapshot."""
+    """Record until `at_step`. The result names the file of the snapshot."""
 
     event = "history"
     needs_torch = True
@@ -43,7 +43,7 @@ class RecordHistory(Task):
             return original(*args, **kwargs)
 
         self._cover = record
-        self.program.torch.cuda._lazy_call(lambda: self._tried(self._start))  # once CUDA is there
+        self.program.torch.cuda._lazy_call(lambda: self._tried(self._start))  # after CUDA has started
 
     def begin(self, num_steps: int) -> int:
         memory = self.program.torch.cuda.memory

@@ -1,9 +1,9 @@
-"""Records what the caching allocator does within a few steady steps, and whose each block is.
+"""Record what the caching allocator does within a few steady steps, and the owner of each block.
 
-The allocator keeps Python's stacks by itself. Which module was in its forward, it learns from these stacks too: while
-steps are recorded, each module is called through a function of its own whose code bears the module's path as its name.
-Nothing is timed or counted for that, it holds in every thread, and recomputed forwards are told as well. What a block
-is for (a weight, a gradient) is told by the addresses of the tensors that the program has between two steps.
+The allocator itself records Python's stacks, which also show the module whose forward was running: while steps are
+recorded, each module is called through a separate function whose code has the module's path as its name. The method
+needs no timing or counting, works in every thread, and covers recomputed forwards. The purpose of a block (a weight, a
+gradient) follows from the addresses of the tensors that the program has between two steps.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ..core.tensors import class_name, tensors_in
 from .task import Task
 
 MODULE_FILE = "<dynotune module>"
-"""File of the functions that modules are called through; `trace.snapshot.history` looks for it."""
+"""File name of the functions through which modules are called; `trace.snapshot.history` looks for it."""
 MOST_EVENTS = 400_000
 MOST_MODULES = 20_000
 
 
 class RecordMemory(Task):
-    """Task that records `num_steps` steps."""
+    """Record `num_steps` steps."""
 
     event = "allocations"
     needs_torch = True
@@ -59,7 +59,7 @@ class RecordMemory(Task):
         used = [index for index in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(index)]
         self._devices.update({index: {"device": index, "marks": [], "owners": []} for index in used})
         if self.program.num_compilations:
-            self._notes.append("modules are not told: calls of a program that compiles are left as they are")
+            self._notes.append("modules are unknown: calls of a program that compiles are left unchanged")
         else:
             self._cover_modules()
             self._cover_optimizers()
@@ -67,7 +67,7 @@ class RecordMemory(Task):
         self._is_recording = True
         self._mark("begin")
         self._tell_owners()
-        self._tell_kept()  # what only the collection of garbage will release is gone at the end
+        self._tell_kept()  # objects that only garbage collection would release are gone at the end
         self._first, self._samples_before = num_steps, self.program.steps.num_samples
         self._last_s = perf_counter()
         return num_steps + 1
@@ -91,7 +91,7 @@ class RecordMemory(Task):
         while self._undo:
             self._tried(self._undo.pop())
 
-    # What stands in the way
+    # Obstacles
 
     def _why_not(self) -> str:
         torch = self.program.torch
@@ -112,7 +112,7 @@ class RecordMemory(Task):
         torch = self.program.torch
         self._tell_owners()
         self._tell_kept()
-        # The counters come first: to take the snapshot allocates nothing on the device.
+        # Read the counters first; taking the snapshot allocates nothing on the device.
         for device in self._devices.values():
             stats = torch.cuda.memory_stats(device["device"])
             free, total = torch.cuda.mem_get_info(device["device"])
@@ -128,7 +128,7 @@ class RecordMemory(Task):
         weights = [weight for root in self.program.roots.alive() for weight in root.parameters()]
         largest = max(weights, key=lambda weight: weight.numel(), default=None)
         limit = getattr(torch.cuda, "get_per_process_memory_fraction", None)
-        # What the findings about memory ask besides what calls showed.
+        # Further data that findings about memory need.
         self._facts["fused"] = (optimizers[0].param_groups or [{}])[0].get("fused") if optimizers else None
         self._facts["dtype"] = None if largest is None else str(largest.dtype).replace("torch.", "")
         self._facts["memory_fraction"] = None if limit is None else limit()
@@ -154,7 +154,7 @@ class RecordMemory(Task):
         for index, device in self._devices.items():
             device["marks"].append([name, _position(self.program.torch.cuda.memory_stats(index))])
 
-    # Whose blocks
+    # Owners of blocks
 
     def _tell_owners(self) -> None:
         found = owned(self.program.torch, self.program.roots.alive(), list(self.program.steps.optimizers))
@@ -164,7 +164,7 @@ class RecordMemory(Task):
 
     def _tell_kept(self) -> None:
         kind = self.program.torch.Tensor
-        # Classes that lie about what they are are not asked.
+        # Skip classes that misreport what they are.
         self._tell("kept", [thing for thing in gc.get_objects() if issubclass(type(thing), kind)])
 
     def _tell(self, role: str, tensors: Iterable[Any]) -> None:
@@ -182,12 +182,12 @@ class RecordMemory(Task):
         return _address(tensor) if pretended is None else pretended.address(tensor)
 
     def _tell_workspaces(self) -> None:
-        """Tell what cuBLAS holds for its handles, by its release; products get it again at once, where it was."""
+        """Identify cuBLAS's workspaces by releasing them; products allocate them again at once, at the same place."""
         torch = self.program.torch
         clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
         # A captured graph may use these workspaces.
         if clear is None or self.program.replays_graphs:
-            self._notes.append("workspaces of cuBLAS cannot be told from other memory here")
+            self._notes.append("workspaces of cuBLAS cannot be distinguished from other memory here")
             return
         held = []
         for _ in range(2):
@@ -202,7 +202,7 @@ class RecordMemory(Task):
             self._tried(self._multiply)
 
     def _multiply(self) -> None:
-        """Multiply here and in the backward pass, whose thread has a handle of its own."""
+        """Multiply here and in the backward pass, whose thread has its own cuBLAS handle."""
         torch = self.program.torch
         weight = next(weight for root in self.program.roots.alive() for weight in root.parameters())
         with torch.enable_grad(), torch.inference_mode(False), torch.autocast("cuda", enabled=False):
@@ -211,7 +211,7 @@ class RecordMemory(Task):
             if self._trains:
                 product.sum().backward()
 
-    # Covers, for the recorded steps alone
+    # Covers, during the recorded steps only
 
     def _cover_modules(self) -> None:
         kind = self.program.torch.nn.Module
@@ -230,7 +230,7 @@ class RecordMemory(Task):
         kind._call_impl = cover = _named(_call_impl, "")
 
         def uncover() -> None:
-            runners.clear()  # where something covers it in turn, it stays and passes calls on
+            runners.clear()  # if another cover is on top of it, it stays and passes calls on
             if kind._call_impl is cover:
                 kind._call_impl = original
 
@@ -248,7 +248,7 @@ class RecordMemory(Task):
         facts["grad_enabled"] = bool(facts["grad_enabled"] or torch.is_grad_enabled())
         facts["autocast"] = bool(facts["autocast"] or torch.is_autocast_enabled("cuda"))
         found = [t for t in tensors_in(torch, (args, kwargs)) if t.grad_fn is None and not t.requires_grad]
-        # What a module made is no input, though the next one (a loss) is given it.
+        # Outputs of a module are no inputs of the program, although the next module (a loss) gets them.
         self._tell("inputs", [t for t in found if self._address(t)[1] not in self._outputs])
 
     def _after_root(self, output: Any) -> None:
@@ -262,7 +262,7 @@ class RecordMemory(Task):
 
     def _cover_optimizers(self) -> None:
         optimizers: Any = importlib.import_module("torch.optim.optimizer")
-        # No hook after it: a step may have ended inside the loop over these, which must not change meanwhile.
+        # No hook after it: a step may have ended inside the loop over the hooks, which must not change during the loop.
         register = optimizers.register_optimizer_step_pre_hook
         self._undo.append(register(lambda optimizer, *_: self._tried(self._before_update, optimizer)).remove)
 
@@ -272,7 +272,7 @@ def _run(call: Any, module: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _named(function: Any, name: str) -> Any:
-    """Return `function` under another name, as stacks show it."""
+    """Return `function` under another name, which stacks show."""
     code = function.__code__.replace(co_filename=MODULE_FILE, co_name=name)
     if hasattr(code, "co_qualname"):
         code = code.replace(co_qualname=name)
@@ -280,16 +280,16 @@ def _named(function: Any, name: str) -> Any:
 
 
 def _position(stats: dict[str, Any]) -> int:
-    """Return how many blocks were allocated and given back so far: as the history counts them."""
+    """Return how many blocks were allocated and freed so far, counted as in the history."""
     return int(stats["active.all.allocated"]) + int(stats["active.all.freed"])
 
 
 def _address(tensor: Any) -> tuple[int, int]:
-    """Return device and first byte of the storage; (-1, 0) if there is none on a CUDA device."""
+    """Return device and first byte of the storage; (-1, 0) if it is not on a CUDA device."""
     try:
         local = getattr(tensor, "_local_tensor", tensor)
         if local.device.type != "cuda":
             return -1, 0
         return int(local.device.index), int(local.untyped_storage().data_ptr())
-    except Exception:  # a tensor of a class of its own
+    except Exception:  # a tensor of its own class
         return -1, 0

@@ -1,4 +1,4 @@
-"""Counts the shapes that outermost modules are called with, from the program's first call on."""
+"""Count the shapes of inputs of outermost modules, from the program's first call on."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MOST_BATCHES, MOST_TEXT = 4, 300
 
 
 class RecordShapes(Task):
-    """Counts until `num_calls` or `most_s` have passed, or one kind of module got `MOST_DIFFERENT` shapes, or the
-    program ends. It changes no step, so it waits for none.
+    """Count until `num_calls` calls or `most_s` seconds have passed, one kind of module got `MOST_DIFFERENT` shapes, or
+    the program ends. The task does not depend on steps.
     """
 
     event = "shapes"
@@ -37,7 +37,7 @@ class RecordShapes(Task):
 
     def around_calls(self, inner: Any) -> Any:
         make = inner or call_directly
-        # By class and size, for modules come and go.
+        # By class and size, because modules come and go.
         self._found: dict[tuple[str, int], dict[Any, int]] = {}
 
         def around(call: Any, module: Any, args: Any, kwargs: Any) -> Any:
@@ -48,12 +48,12 @@ class RecordShapes(Task):
         return around
 
     def _count(self, module: Any, args: Any, kwargs: Any) -> None:
-        inner = getattr(module, "_orig_mod", module)  # of torch.compile
+        inner = getattr(module, "_orig_mod", module)  # torch.compile's flag
         if "parallel" in type(inner).__module__:
             inner = getattr(inner, "module", inner)
         try:
             bound = inspect.signature(inner.forward).bind(*args, **kwargs)
-        except ValueError:  # a traced module's is C++
+        except ValueError:  # a traced module's forward is C++ code
             bound = inspect.signature(lambda *input, **rest: None).bind(*args, **kwargs)
         rest = {one.name for one in bound.signature.parameters.values() if one.kind is one.VAR_KEYWORD}
         found = []
@@ -67,7 +67,7 @@ class RecordShapes(Task):
         if self.order.get("onnx") and not self.program.ranks().get("rank"):
             if self._export is None:
                 self._export = OnnxExport(self.program.torch, self.program.folder)
-                # Before torch takes its operators back at exit.
+                # Before torch removes its operators at exit.
                 atexit.register(guarded, self.program.log, "shapes", self.at_exit)
             self._export.keep(size, inner, bound)
         self._until_s = self._until_s or perf_counter() + self.order["most_s"]
@@ -77,7 +77,7 @@ class RecordShapes(Task):
 
     def at_exit(self) -> None:
         if self._has_ended:
-            return  # it was exporting
+            return  # an export was running
         self._has_ended, modules = True, []
         for (name, size), counts in self._found.items():
             dtypes = {one: dtype for call in counts for one, _, dtype in call}
@@ -87,17 +87,17 @@ class RecordShapes(Task):
 
 
 class OnnxExport:
-    """Task that keeps batches of different shapes that the largest module got. `folder`: where they are written."""
+    """Keep batches of different shapes for the largest module. `folder`: where they are written."""
 
     def __init__(self, torch: Any, folder: str) -> None:
         self._torch, self._folder, self._size = torch, folder, -1
         self._module: Any = None
 
     def keep(self, size: int, module: Any, bound: Any) -> None:
-        """Keep `bound`, arguments of a call of the module, which has so many parameters."""
+        """Keep `bound`, the arguments of a call of a module with `size` parameters."""
         kind = [(name, getattr(one, "ndim", None)) for name, one in bound.arguments.items()]
         if size > self._size:
-            self._size, self._module = size, module  # a function that has returned no longer holds it
+            self._size, self._module = size, module  # a function that has returned no longer keeps it alive
             self._batches: dict[Any, Any] = {}
             self._varying: dict[str, Any] = dict.fromkeys(bound.arguments)
             self._kind = kind  # an engine has a fixed set of inputs
@@ -114,7 +114,7 @@ class OnnxExport:
             kept.arguments = type(bound.arguments)({**bound.arguments, **copies})
 
     def made(self) -> dict[str, Any]:
-        """Write the model and its batches. Gives their number, or why there is none and the line that says so."""
+        """Write the model and its batches. Return the number of batches, or why there is none, with the line."""
         try:
             with self._torch.inference_mode(False), self._torch.no_grad():
                 return {"num_batches": self._made()}
@@ -126,7 +126,7 @@ class OnnxExport:
         leaves = importlib.import_module("torch.utils._pytree").tree_leaves
         model = copy.deepcopy(self._module).eval()
         batches = [self._batches[key] for key in sorted(self._batches, key=lambda key: [shape for _, shape in key])]
-        # The largest: a size of 1 would be taken for one that never changes.
+        # Use the largest batch, because a size of 1 would be taken for a constant.
         traced = torch.export.export(
             model, batches[-1].args, batches[-1].kwargs, dynamic_shapes=self._varying, strict=False
         )
@@ -144,7 +144,7 @@ class OnnxExport:
         return len(batches)
 
     def _told(self, error: BaseException) -> str:
-        """Tell the innermost reason in one line, and the line of the user's module that it is about."""
+        """Return the innermost reason in one line, and the line of the user's module that it concerns."""
         frames = list(walk_tb(error.__traceback__))
         while error.__cause__ is not None:
             error = error.__cause__

@@ -1,8 +1,8 @@
-"""Records a few steady steps with torch's profiler and writes the trace whole or not at all.
+"""Record a few steady steps with torch's profiler, and write the complete trace or none.
 
-A step of the trace runs from where one step ended to where the next one ends, as steps are counted. So a batch lies
-with its whole wait in one step, because loaders are covered around `__next__`. An optimizer ends its step inside an
-annotation of its own; the boundary waits until that is closed, or the annotation would lie across two steps.
+A step of the trace lasts from the end of one step to the end of the next, as steps are counted. So a batch and its
+whole wait belong to one step, because loaders are covered around `__next__`. An optimizer ends its step inside its own
+annotation; the boundary waits until that annotation is closed, which otherwise would span two steps.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ..core.observe import number
 from ..core.profiler_session import Session, open_optimizer_annotation
 from .task import Task
 
-# Limits that end a recording after the step in which they are passed: nobody can open a larger trace. The profiler
-# holds 0.85 times what it writes, so this makes a file of 300 MB before it is packed; and seven times as much when it
-# ends.
+# Limits that end a recording after the step that exceeds them, because larger traces cannot be opened. The profiler's
+# memory is 0.85 times the size of its output, so this gives a file of 300 MB before compression; at the end it is 7
+# times as much.
 MOST_S = 60.0
 MOST_BYTES = 256 << 20
 MEMORY_EVERY_S = 0.05
-# A quarter larger than at level 6, in half the time; the program waits for it.
+# The file is a quarter larger than at level 6 but takes half the time, and the program waits for it.
 GZIP_LEVEL = 3
 
 
 class RecordTrace(Task):
-    """Task that gets the profiler ready in one step and records the `num_steps` after it."""
+    """Prepare the profiler in one step, and record the `num_steps` steps after it."""
 
     event = "trace"
     needs_torch = True
@@ -117,7 +117,7 @@ class RecordTrace(Task):
         if is_capturing(self.program.torch):
             return
         if not session.is_recording:
-            # What was queued before would run inside the first step without a launch to show for it.
+            # Work queued before would run inside the first step without its launches in the trace.
             synchronise(self.program.torch)
             session.begin()
             self._first_step, self._resident_bytes = num_steps, _resident_bytes()
@@ -136,7 +136,7 @@ class RecordTrace(Task):
             return "steps"
         if now - self._begin_s >= MOST_S:
             return "time"
-        # Not in every fast step: it takes 20 µs to ask.
+        # Not in every fast step, because the check takes 20 µs.
         if now - self._asked_s < MEMORY_EVERY_S:
             return ""
         self._asked_s = now
@@ -172,7 +172,7 @@ class RecordTrace(Task):
     # Without a trace
 
     def _make_way(self) -> None:
-        """Make way for a session that the program begins: there can only be one, and it is theirs."""
+        """Give way to a session that the program begins, because only one can exist."""
         if not self.done and self._session is not None:
             self.give_up(_own_words(self.program.profiler.place), notes=self._notes)
 
@@ -193,9 +193,9 @@ def _resident_bytes() -> int:
 
 
 def _write(session: Session, folder: str, name: str) -> int:
-    """Write the trace, packed and readable by its owner alone; its size.
+    """Write the trace, compressed and readable by its owner only; return its size in bytes.
 
-    Raises OSError: there is no room for it; nothing is left behind.
+    Raises OSError: there is no room for the trace; no partial file remains.
     """
     path = os.path.join(folder, name)
     plain, packed = path + ".plain", path + ".partial"
@@ -209,7 +209,7 @@ def _write(session: Session, folder: str, name: str) -> int:
             target.close()
         os.replace(packed, path)
     finally:
-        # The profiler writes to a name of its own at first, and leaves that when there is no room.
+        # The profiler first writes to its own temporary name, and leaves that file if there is no room.
         for left in os.listdir(folder):
             if left.startswith((name + ".plain", name + ".partial")):
                 os.unlink(os.path.join(folder, left))
@@ -217,7 +217,7 @@ def _write(session: Session, folder: str, name: str) -> int:
 
 
 def _refuse_cut_short(path: str) -> None:
-    """Raise OSError if the file does not end as JSON does: the profiler does not say when the disk is full."""
+    """Raise OSError if the file does not end like JSON, because the profiler does not report a full disk."""
     with open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - 64))
         if not file.read().rstrip().endswith(b"}"):

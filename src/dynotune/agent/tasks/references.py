@@ -1,6 +1,6 @@
-"""Makes a program's modules compute otherwise, to say how far rounding moves results.
+"""Make a program's modules compute in another precision, to show how far rounding moves results.
 
-`widen` has them compute in float64, `nudge` as roughly as a promised number of bits does, `still` without dropout.
+`widen` makes them compute in float64, `nudge` rounds to roughly a promised number of bits, `still` turns dropout off.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def still(torch: Any, module: Any) -> None:
 
 
 def widen(torch: Any, module: Any, dtype: Any) -> None:
-    """Let parameters and buffers of floating point be of `dtype`; the optimizer's stay the same objects.
+    """Convert floating-point parameters and buffers to `dtype`; the optimizer keeps the same objects.
 
-    Products of float32 are such from here on.
+    From here on, products of float32 are true float32 products.
     """
     if dtype is torch.float32:
         torch.set_float32_matmul_precision("highest")
@@ -36,7 +36,7 @@ def widen(torch: Any, module: Any, dtype: Any) -> None:
 
 
 def widened(torch: Any, value: Any, dtype: Any) -> Any:
-    """Return a call's inputs with floating-point tensors in `dtype`; their containers stay as they are."""
+    """Return a call's inputs with floating-point tensors in `dtype`, without changing their containers."""
     if isinstance(value, torch.Tensor):
         return value.to(dtype) if value.is_floating_point() else value
     if type(value) in (list, tuple):
@@ -47,7 +47,7 @@ def widened(torch: Any, value: Any, dtype: Any) -> Any:
 
 
 def without_autocast(torch: Any) -> None:
-    """Keep every region of autocast from doing anything from here on."""
+    """From here on, disable every region of autocast."""
     region = torch.amp.autocast_mode.autocast
     original = region.__init__
 
@@ -58,9 +58,9 @@ def without_autocast(torch: Any) -> None:
 
 
 def nudge(torch: Any, module: Any, share: float, known: set[int]) -> None:
-    """Move each weight by `share` of itself, and from here on what each innermost module gives, as if rounded.
+    """Change each weight by `share` of its value, and from here on each innermost module's output, as if rounded.
 
-    Up or down by the place of an element: nothing is drawn. `known`: weights that are moved already.
+    The sign depends on an element's position, so no random numbers are drawn. `known`: weights changed before.
     """
 
     def moved(_: Any, __: Any, output: Any) -> Any:
@@ -85,9 +85,9 @@ def _nudges(torch: Any, tensor: Any, share: float) -> Any:
 
 
 def copied(torch: Any, module: Any, args: Args, kwargs: Kwargs, share: float) -> tuple[list[Digest], list[Digest]]:
-    """Call a copy of the module in float64, and one that rounds by `share`, on the same inputs.
+    """Call a copy of the module in float64, and a copy that rounds by `share`, on the same inputs.
 
-    Raises Exception: whatever the module raises in another precision.
+    Raises Exception: any error that the module raises in another precision.
     """
     double = torch.float64
     reference = copy.deepcopy(module)
@@ -100,11 +100,11 @@ def copied(torch: Any, module: Any, args: Args, kwargs: Kwargs, share: float) ->
 
 
 class Parts:
-    """Outputs of each module inside of one in a call, in the order in which they end."""
+    """Collect the outputs of each module inside a module in one call, in the order in which they end."""
 
     def __init__(self, torch: Any, module: Any) -> None:
         self.found: list[tuple[str, list[Digest]]] = []
-        # One that is compiled would be compiled anew.
+        # A compiled module would be compiled again.
         is_eager = all(not hasattr(one, "_orig_mod") and one._compiled_call_impl is None for one in module.modules())
         inner = [(name, part) for name, part in module.named_modules() if name and is_eager]
         self._hooks = [part.register_forward_hook(self._note(torch, name)) for name, part in inner[:MOST_PARTS]]

@@ -1,4 +1,4 @@
-"""Compares what calls give with an arm and without it, while the program runs."""
+"""Compare results of calls with and without a candidate, while the program runs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ NAMES = ("baseline", "candidate", "redrawn", "reference", "rounded")
 
 
 class ResultsWithin:
-    """Digests of what the first calls of an arm give, and of the same calls without it.
+    """Digests of the outputs of a candidate's first calls, and of the same calls without the candidate.
 
-    Calls that train alone: one in which a model generates or is evaluated may keep what it computed, and must be made
-    once. The call without the arm comes first, keeps no graph, and draws the random numbers that the call with it draws
-    as well. Where it draws any, it is made once more with others: an arm's kernels may draw them in another order.
+    Only training calls are compared: a call that generates or evaluates may keep its results, and must be made once.
+    The call without the candidate comes first, keeps no graph, and draws the same random numbers as the call with it.
+    If it draws any, it is repeated with others, because a candidate's kernels may draw them in another order.
 
-    Copies of the module make the call as well, if it draws nothing: in float64, and rounding by `rounding`.
+    If the call draws no random numbers, copies of the module make it too: in float64, and rounding by `rounding`.
 
-    `num_calls`: to be compared.
+    `num_calls`: number of calls to compare.
     """
 
     def __init__(self, program: Program, num_calls: int, rounding: float = 0.0) -> None:
@@ -38,14 +38,14 @@ class ResultsWithin:
         paused: Callable[[], AbstractContextManager[None]],
         with_it: Callable[[], Any],
     ) -> Any:
-        """Return the output of the call with the arm.
+        """Return the output of the call with the candidate.
 
         Args:
-            without, with_it: call the module with `args` and `kwargs`, as the program does and with the arm.
-            paused: within it the arm is off.
+            without, with_it: call the module with `args` and `kwargs`, as the program does and with the candidate.
+            paused: context in which the candidate is off.
         """
         torch = self._program.torch
-        # A program that compiles itself would do so anew for a call that keeps no graph.
+        # A program that compiles itself would compile again for a call that keeps no graph.
         if not self._num_left or self._program.compiles_itself or not (module.training and torch.is_grad_enabled()):
             return with_it()
         self._num_left -= 1
@@ -69,7 +69,7 @@ class ResultsWithin:
         return output
 
     def _refer(self, module: Any, args: Args, kwargs: Kwargs) -> None:
-        """Refer a call; once that fails, for want of memory or of a kernel, no further call is referred to."""
+        """Compare a call with its references; after a failure for lack of memory or of a kernel, stop doing so."""
         torch = self._program.torch
         try:
             exact, rounded = copied(torch, module, args, kwargs, self._rounding)

@@ -1,8 +1,8 @@
-"""Records what the start of the program is made of: spans of imports, CUDA's start, models made, weights, compilation.
+"""Record the spans of the program's start: imports, CUDA's start, construction of models, weights, compilation.
 
-Each span is an event of a name, a begin and an end on one clock; the parent splits the time, also where spans lie
-inside one another. Only the main thread's are recorded, and compilations, for which it waits. What is covered is
-what it was before for whoever asks, and nothing of it is part of a graph.
+Each span is an event with a name, a begin and an end on one clock. The parent divides the time, including nested spans.
+Only spans of the main thread are recorded, and compilations, for which it waits. Covered functions look unchanged to
+other code, and no graph contains a cover.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ..core.covers import covers, on_compilations, uncover
 from ..core.errors import guarded
 
 LEAST_S = 0.0002
-"""Shorter spans are not worth their event."""
+"""Shorter spans are not recorded."""
 MOST_SPANS = 3000
 IMPORTLIB_FILE = "<frozen importlib._bootstrap>"
 NOT_COUNTED_FILE = __file__ + " (importlib._bootstrap)"
 
 
 def _not_counted(method: Any) -> Any:
-    """Let `warnings.warn(..., stacklevel=2)` in what is covered name the program's line, not the cover's.
+    """Let `warnings.warn(..., stacklevel=2)` in covered functions name the program's line, not the cover's.
 
-    Python passes over frames whose file has both words of importlib's own in its name. The compiler knows importlib's
-    files by the name's first letter, and still traces these.
+    Python skips frames whose file name has both words of importlib's own. The compiler recognises importlib's files by
+    the first letter of the name, so it still traces these.
     """
     method.__code__ = _renamed(method.__code__)
     return method
@@ -44,7 +44,7 @@ def _renamed(code: types.CodeType) -> types.CodeType:
 
 
 class StartupSpans:
-    """Spans from the first line of the agent on. `begun_s`: when the agent's first line ran."""
+    """Record spans from the agent's first line on. `begun_s`: when that line ran."""
 
     def __init__(self, begun_s: float, event: Event, log: Log) -> None:
         self._begun_s, self._event, self._log = begun_s, event, log
@@ -57,7 +57,7 @@ class StartupSpans:
         self._construction: tuple[Any, str, Any] | None = None
 
     def install(self, hooks: AfterImport) -> None:
-        """Watch imports from here on, and the rest when it is there; the agent's own part of the start is over."""
+        """Watch imports from here on, and the rest once available; the agent's own part of the start is over."""
         self._guard("imports", self._cover_imports)
         hooks.call("torch._dynamo.callback", lambda module: self._later("compile", self._watch_compilations, module))
         load_file = functools.partial(self._cover, name="load_file", phase="weights")
@@ -67,7 +67,7 @@ class StartupSpans:
         self._record("agent", self._begun_s, perf_counter())
 
     def _tell_process(self) -> None:
-        """Tell when the kernel started this process: counted in ticks since the machine was booted."""
+        """Record when the kernel started this process, which it counts in ticks since boot."""
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
         since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME) - perf_counter()
@@ -84,13 +84,13 @@ class StartupSpans:
         self._event({"event": "root", "at_s": perf_counter()})
 
     def forked(self) -> None:
-        """Stop in a forked child: its start is not the program's."""
+        """Stop in a forked child, whose start is not the program's."""
         self._num_spans = MOST_SPANS
 
     # Spans
 
     def _begin(self, phase: str) -> bool:
-        """Tell whether a span of `phase` begins: in the main thread, and not inside of one that it would be part of."""
+        """Tell whether a span of `phase` begins: in the main thread, and not inside a span that includes it."""
         if self._num_spans >= MOST_SPANS or get_ident() != self._thread:
             return False
         if phase in self._open or (self._open and phase in ("imports", "compiler_import")):
@@ -121,7 +121,7 @@ class StartupSpans:
             self._end(phase, begin_s)
 
     def _guard(self, phase: str, function: Callable[..., object], *args: Any) -> None:
-        """Guard a cover: a part that cannot be covered is not known; the program does not notice."""
+        """Guard a cover: if a part cannot be covered, it is unknown, and the program does not notice."""
         try:
             function(*args)
         except Exception as error:
@@ -129,7 +129,7 @@ class StartupSpans:
             self._log("starting: " + phase, error)
 
     def _later(self, phase: str, function: Callable[..., object], module: Any) -> None:
-        """Guard, as `_guard`, what may be imported after torch has been told."""
+        """Guard like `_guard` a module that may be imported after torch."""
         before = dict(self._unknown)
         self._guard(phase, function, module)
         if self._unknown != before:
@@ -142,7 +142,7 @@ class StartupSpans:
 
         @covers(owner, name)
         def covered(*args: Any, **kwargs: Any) -> Any:
-            # A model may be moved inside of what is compiled: to the compiler this is a constant.
+            # A model may be moved inside compiled code; for the compiler this is a constant.
             if is_compiling():
                 return original(*args, **kwargs)
             return self._within(phase, original, *args, **kwargs)
@@ -150,7 +150,7 @@ class StartupSpans:
     # Imports
 
     def _cover_imports(self) -> None:
-        """Cover the function of importlib's that Python calls, by its name, for each module that is not there yet."""
+        """Cover the function of importlib that Python calls by name for each module that is not yet loaded."""
         bootstrap: Any = importlib._bootstrap
         original = bootstrap._find_and_load
 
@@ -164,7 +164,7 @@ class StartupSpans:
             finally:
                 self._end(phase, begin_s, name)
 
-        # Python leaves importlib's own frames out of tracebacks, and warnings do not point at them.
+        # Python leaves importlib's own frames out of tracebacks, and warnings do not point to them.
         _find_and_load.__code__ = _find_and_load.__code__.replace(co_filename=IMPORTLIB_FILE)
         _find_and_load.__module__ = original.__module__
         _find_and_load.__qualname__ = original.__qualname__
@@ -175,7 +175,7 @@ class StartupSpans:
 
     @_not_counted
     def _cover_cuda(self, torch: Any) -> None:
-        """Cover CUDA's start until it is done: its functions are looked up by name, by C++ too."""
+        """Cover CUDA's start until it is done; Python and C++ look up its functions by name."""
         owners = [(torch.cuda, "_lazy_init"), (torch._C, "_cuda_getDeviceCount")]
         covered: list[tuple[Any, str, Any]] = []
 
@@ -217,7 +217,7 @@ class StartupSpans:
         model.from_pretrained = classmethod(from_pretrained)
 
     def _cover_construction(self, module: Any) -> None:
-        """Cover construction: the outermost constructor begins with `Module.__init__`; Python tells when it returns."""
+        """Cover construction: the outermost constructor begins with `Module.__init__`; Python reports its return."""
         monitoring: Any = getattr(sys, "monitoring", None)
         if monitoring is None:
             self._unknown["model_build"] = "Python before 3.12 does not tell when a constructor returns"
@@ -241,7 +241,7 @@ class StartupSpans:
 
     def _constructing(self, made: Any, frame: Any) -> None:
         if self._building is not None and not self._building.holds(frame):
-            # It raised: then it never returns.
+            # It raised, so it never returns.
             self._building = None
             self._open.remove("model_build")
         if self._building is None:
@@ -293,7 +293,7 @@ class StartupSpans:
 
 
 class _Building:
-    """A constructor that is under way. Its frame would keep all that it made, should it raise: its number is kept."""
+    """A constructor that is running. Only its frame's id is kept: a frame would keep objects alive after an error."""
 
     def __init__(self, made: Any, frame: Any) -> None:
         self._made = weakref.ref(made)
@@ -301,7 +301,7 @@ class _Building:
         self.begin_s = perf_counter()
 
     def holds(self, frame: Any) -> bool:
-        """Tell whether this frame is inside; once what was made is gone, the number may be another frame's."""
+        """Tell whether this frame is inside; after the object is gone, the id may be that of another frame."""
         while frame is not None and self._made() is not None:
             if id(frame) == self.frame_id:
                 return True
@@ -310,7 +310,7 @@ class _Building:
 
 
 def _phase_of(module: str) -> str:
-    """Return an import's phase. Parts of torch come with it, but for the compiler, which comes when first asked for."""
+    """Return an import's phase. Parts of torch belong to torch's, except the compiler, imported on demand."""
     if module == "torch":
         return "torch_import"
     if module.startswith(("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "triton")):
@@ -319,7 +319,7 @@ def _phase_of(module: str) -> str:
 
 
 def _compiler_counts() -> dict[str, Any]:
-    """Return the compiler's counts so far: what its caches gave, and how many processes compile."""
+    """Return the compiler's counts so far: hits in its caches, and number of processes that compile."""
     utils: Any = sys.modules.get("torch._dynamo.utils")
     config: Any = sys.modules.get("torch._inductor.config")
     counters = getattr(utils, "counters", {})

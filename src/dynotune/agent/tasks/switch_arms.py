@@ -1,16 +1,15 @@
-"""Switches arms on and off while the program runs, and times stretches of its steps.
+"""Switch candidates on and off while the program runs, and time stretches of its steps.
 
-A block of an arm is four stretches, ABBA or BAAB: B with the arm's settings, A without. The device is synchronised at
-both ends of each. After each switch some steps are not counted: those that hold what the switch sets off (plans,
-kernels, code and memory that are needed for the first time), and as many as use up batches that were made before it.
-Plans and blocks of memory that last beyond that are kept and looked up by what they are needed for, so the next stretch
-without the arm finds its own again. A stretch in which the program did something else as well (it validated, wrote a
-checkpoint) is timed again.
+A block of a candidate is four stretches, ABBA or BAAB: B has the candidate's settings, A has not. The device is
+synchronised at both ends of each stretch. Some steps after each switch are not counted: those with one-time effects of
+the switch (plans, kernels, code and memory needed for the first time), and those that use up batches made before it.
+Plans and blocks of memory that last longer are looked up by purpose, so the next stretch without the candidate finds
+its own again. A stretch in which the program did other work as well (validation, a checkpoint) is timed again.
 
-A call that fails while an arm is on is made again without it: the program goes on, and the arm is given up.
+A call that fails while a candidate is on is repeated without it: the program continues, and the candidate is given up.
 
-All ranks of a program switch at the same steps: then as many steps are not counted after each switch whatever they
-hold, and no stretch is timed again.
+All ranks of a program switch at the same steps. With several ranks, a fixed number of steps is left out after each
+switch, and no stretch is repeated.
 """
 
 from __future__ import annotations
@@ -30,35 +29,36 @@ from .results_within import ResultsWithin
 from .switches import NotSwitched
 from .task import Task
 
-# After a switch: at least so many steps, the last of them quiet; a program that allocates in every step is never quiet.
+# After a switch, leave out at least this many steps, the last of them quiet; programs that always allocate are never
+# quiet.
 WASH_OUT_STEPS, QUIET_STEPS, MOST_RESTLESS_STEPS = 3, 2, 30
-# Steps that are left out after each switch, whatever they hold, by ranks and by a program that is never quiet.
+# Number of steps to leave out after each switch, for ranks and for a program that is never quiet.
 STEPS_LEFT_OUT = 8
-# A stretch with the begin of an epoch in it, a new allocation, or steps that took so many times as long as usual, is
-# timed again, so often.
+# A stretch is timed again, up to so often, for an epoch's begin, a new allocation, or steps this many times as long as
+# usual.
 MOST_REPEATS = 2
 ODD = 2.0
-# A stretch is cut short once it has taken so many times as long as one of the baseline: few slow steps say enough.
+# A stretch ends early after this many times the duration of a baseline stretch, since few slow steps show enough.
 LONG = 3.0
-# Of what a step takes without it: an arm with which steps take longer has no more blocks, where that was asked for.
+# Factor over the baseline's step: a candidate with longer steps gets no more blocks, if the task asks for that.
 HOPELESS = 2.5
-# Blocks in which the program itself compiled something, before its arm is given up.
+# Number of blocks in which the program itself compiled something, before the candidate is given up.
 MOST_SPOILT = 3
 SHORT_EPOCHS = "epochs are shorter than a stretch, and each would start the workers of two loaders in place of one"
-# A compiled program keeps few variants of its code; each arm that it compiles anew for takes one of them.
+# A compiled program keeps few variants of its code, and each candidate that compiles takes one of them.
 MOST_RECOMPILED = 2
 
 ORDERS = ("ABBA", "BAAB")
 
 
 class _Spoilt(Exception):
-    """Spoilt block, which counts for nothing: the program compiled something of its own."""
+    """A block that does not count, because the program compiled something of its own."""
 
 
 class SwitchArms(Task):
-    """Task that compares each of `arms` with the program as it runs, in `num_blocks` blocks of `stretch_steps`.
+    """Compare each of `arms` with the program as it runs, in `num_blocks` blocks of `stretch_steps`.
 
-    Events meanwhile: `arm_switched` (to an arm, or None), `arm_block`, `arm_results`, `arm_given_up`.
+    The task writes the events `arm_switched` (to a candidate, or None), `arm_block`, `arm_results` and `arm_given_up`.
     """
 
     event = "switched"
@@ -76,12 +76,12 @@ class SwitchArms(Task):
         self._usual: dict[Arm | None, list[float]] = {None: [float(order.get("step_s") or 0.0)]}
         self._results: dict[Arm, ResultsWithin] = {}
         self._has_ranks = False
-        self._is_restless = False  # it allocates in every step
+        self._is_restless = False  # whether it allocates in every step
         self._on: Arm | None = None
-        self._thread: int | None = None  # in which steps end
+        self._thread: int | None = None  # the thread in which steps end
         self._work: Stops | None = None
         self._stop = 0
-        self._inner: list[Around | None] = []  # what calls went through before, once they go through an arm
+        self._inner: list[Around | None] = []  # the caller of modules before the candidates' own caller
 
     def begin(self, num_steps: int) -> int:
         program = self.program
@@ -93,7 +93,7 @@ class SwitchArms(Task):
             return num_steps
         self._has_ranks = program.ranks().get("world_size", 1) > 1
         if self._has_short_epochs:
-            # What is usual of a step leaves the begin of an epoch out, and a stretch holds it.
+            # The usual step time excludes an epoch's begin, but a stretch may include one.
             self._usual[None] = []
         self._arms = [Arm(planned, program) for planned in self._planned]
         if not self._has_ranks:
@@ -113,7 +113,7 @@ class SwitchArms(Task):
             self.give_up("its steps are made in several threads")
             return self._stop
         if self.program.more_ordered():
-            # Whoever ordered this has what it wanted.
+            # The caller needs no more blocks.
             self.give_up("another task was ordered")
             return self._stop
         assert self._work is not None
@@ -124,7 +124,7 @@ class SwitchArms(Task):
         return self._stop
 
     def at_exit(self) -> None:
-        self.give_up("the program ended before all arms were compared", at_exit=True)
+        self.give_up("the program ended before all candidates were compared", at_exit=True)
 
     def clean_up(self) -> None:
         self._on = None
@@ -132,7 +132,7 @@ class SwitchArms(Task):
             try:
                 arm.off()
             except NotSwitched:
-                pass  # what the program has changed stays
+                pass  # values that the program itself has changed stay
             except Exception as error:
                 self.program.log("switched", error)
         for inner in self._inner:
@@ -143,7 +143,7 @@ class SwitchArms(Task):
         self.program.watch_calls()
 
     def _around(self, inner: Around | None) -> Around:
-        """Return `inner`, around it the arm that is on."""
+        """Return `inner`, wrapped by the candidate that is on."""
         self._inner.append(inner)
 
         plainly = inner or call_directly
@@ -174,7 +174,7 @@ class SwitchArms(Task):
 
         return around_root
 
-    # What comes after what
+    # Order of blocks
 
     def _all_blocks(self) -> Stops:
         for at, arm in enumerate(self._arms):
@@ -183,7 +183,7 @@ class SwitchArms(Task):
         for number in range(self._num_blocks):
             turns = list(self._alive)
             self._draw.shuffle(turns)
-            # Arms that compile take long the first time: the others have their first blocks before.
+            # Candidates that compile take long the first time, so the others have their first blocks before.
             turns.sort(key=lambda at: self._arms[at].compiles and not self._arms[at].has_been_on)
             for at in turns:
                 if unsuited := self._has_short_epochs and self._arms[at].unsuited_to_short_epochs:
@@ -194,7 +194,7 @@ class SwitchArms(Task):
                 except NotSwitched as error:
                     yield from self._drop(at, str(error), self._arms[at].blamed)
                 if self._num_recompiled >= MOST_RECOMPILED:
-                    reason = "torch compiles the program anew after a switch; more would be too many variants of it"
+                    reason = "torch compiles the program again after each switch, and keeps few variants of it"
                     for other in list(self._alive):
                         self._say_dropped(other, reason)
                     return
@@ -205,11 +205,11 @@ class SwitchArms(Task):
         yield from self._wash_out(None)
 
     def _say_dropped(self, at: int, reason: str, blamed: Sequence[str] = (), unsuited: Sequence[str] = ()) -> None:
-        """Give an arm up.
+        """Give a candidate up.
 
         Args:
-            blamed: the knobs without which a call went well that had failed.
-            unsuited: the knobs that cannot be switched in this program.
+            blamed: knobs without which a failed call succeeded.
+            unsuited: knobs that cannot be switched in this program.
         """
         self._alive.remove(at)
         knobs = {"blamed": list(blamed), "unsuited": list(unsuited)}
@@ -221,9 +221,9 @@ class SwitchArms(Task):
         return epoch_steps is not None and epoch_steps <= self._stretch_steps
 
     def _block(self, at: int, number: int) -> Stops:
-        """Return one block of the arm; a spoilt one is begun anew.
+        """Return one block of the candidate; a block that does not count is repeated.
 
-        Raises NotSwitched: the arm is to be given up.
+        Raises NotSwitched: the candidate must be given up.
         """
         for _ in range(MOST_SPOILT):
             order = self._order(at, number)
@@ -245,7 +245,7 @@ class SwitchArms(Task):
             self.program.event({"event": "arm_results", "arm": at, **found})
 
     def _order(self, at: int, number: int) -> str:
-        """Return an order; each comes once in two blocks of an arm: a drift then passes for no difference."""
+        """Return an order; each comes once in two blocks of a candidate, so a drift does not look like a difference."""
         if number % 2 == 0:
             self._drawn[at] = self._draw.getrandbits(1)
             return ORDERS[self._drawn[at]]
@@ -284,7 +284,7 @@ class SwitchArms(Task):
             if was_on:
                 self.program.event({"event": "arm_switched", "arm": None})
 
-    # Steps that are timed, and steps that are not
+    # Timed steps, and steps that do not count
 
     def _wash_out(self, arm: Arm | None) -> Stops:
         queued = max(self.program.num_queued, arm.num_queued if arm is not None else 0)
@@ -292,7 +292,7 @@ class SwitchArms(Task):
             yield WASH_OUT_STEPS + queued + STEPS_LEFT_OUT
             return
         router, quiet, before = self.program.loader_router, 0, self._counters()
-        # Until workers that are not drawn from have ended their work: how many steps that takes, they say.
+        # Wait until workers that are not drawn from are idle; they report how many steps that takes.
         least = WASH_OUT_STEPS + (queued if router is None else 0)
         is_settled = router is None
         for number in range(1, WASH_OUT_STEPS + 2 * queued + MOST_RESTLESS_STEPS + 1):
@@ -309,11 +309,11 @@ class SwitchArms(Task):
             is_quiet = self._is_restless or quiet >= QUIET_STEPS
             if is_settled and is_quiet and number >= least + self._is_restless * STEPS_LEFT_OUT:
                 return
-        # Where nothing has been switched on, it is the program's own way.
+        # If nothing was switched on, the program runs in its own way.
         self._is_restless |= arm is None or not arm.has_been_on
 
     def _stretch(self, arm: Arm) -> Stops:
-        """Return the wall time of some steps, their samples or None, and how many they are."""
+        """Return the wall time (s) of some steps, their samples or None, and their number."""
         length, steps = self._stretch_steps, self.program.steps
         for repeats_left in range(MOST_REPEATS, -1, -1):
             num_epochs = steps.num_epochs
@@ -327,7 +327,7 @@ class SwitchArms(Task):
             arm.check()
             now = self._counters()
             self._refuse_compiled(arm, before, now)
-            # Stretches of whole epochs hold as many begins each; of longer epochs they would differ.
+            # Stretches of whole epochs have equal numbers of epoch begins; within longer epochs they would differ.
             has_begin = steps.num_epochs != num_epochs and (steps.epoch_steps is None or steps.epoch_steps > length)
             is_odd = self._is_odd(arm, duration_s / (steps.num_steps - num_steps))
             is_quiet = now == before or (self._is_restless and now[0] == before[0])
@@ -343,7 +343,7 @@ class SwitchArms(Task):
         }
 
     def _steps(self, length: int, begin_s: float) -> Stops:
-        """Wait for the steps of a stretch; for those of ranks and whole epochs to their end, however long it takes."""
+        """Wait for the steps of a stretch; with several ranks or whole epochs, wait to the end however long."""
         known = [] if self._has_ranks or self._has_short_epochs else [each for each in self._usual[None] if each > 0]
         part = max(1, length // 4) if known else length
         for begin in range(0, length, part):
@@ -352,9 +352,9 @@ class SwitchArms(Task):
                 return
 
     def _is_odd(self, arm: Arm, step_s: float) -> bool:
-        """Tell whether steps took far longer than is usual on their side: the program did something else in between.
+        """Tell whether steps took far longer than usual with the same settings, because the program did other work.
 
-        An arm's first stretch is held against the baseline's, and its next one against that: it may be slower.
+        A candidate's first stretch is compared with the baseline's, and its next one with that first: it may be slower.
         """
         usual = self._usual.setdefault(arm if arm.is_on else None, [])
         known = [each for each in usual or self._usual[None] if each > 0]
@@ -364,7 +364,7 @@ class SwitchArms(Task):
         return is_odd
 
     def _refuse_hopeless(self, arm: Arm, step_s: float) -> None:
-        """Raise NotSwitched if steps take so long with the arm that no more of its time is worth while."""
+        """Raise NotSwitched if the candidate's steps take so long that more blocks are not worthwhile."""
         known = [each for each in self._usual[None] if each > 0]
         if not (self.order.get("give_up_slow") and arm.is_on and known):
             return
@@ -381,4 +381,4 @@ class SwitchArms(Task):
         if not arm.is_on or arm.compiles:
             raise _Spoilt
         self._num_recompiled += 1
-        raise NotSwitched("torch compiled the program anew after the switch")
+        raise NotSwitched("torch compiled the program again after the switch")

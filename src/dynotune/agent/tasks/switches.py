@@ -1,8 +1,8 @@
-"""How settings are switched on and off while the program runs, and what the program has in their place.
+"""Switch settings on and off while the program runs, and restore the program's own values.
 
-Each switch serves the settings of one place. It is told `on` and `off` between two steps, puts back what the program
-had, and says by `NotSwitched` what it cannot do. Which knobs are switched, and why others cannot be, the catalogue of
-knobs says.
+Each switch handles the settings of one place. `on` and `off` are called between two steps. `off` restores the program's
+values; both raise `NotSwitched` on failure. The catalogue of knobs states which knobs can be switched, and why others
+cannot.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from ..apply.site import Site, resolve, text
 from ..apply.transfer import TransferSite
 from ..core.annotations import Answer, Any, Callable, Iterator, Planned, Program
 
-# The older call sets these, too, and could not put them back by its own value alone.
+# The older call also sets these attributes, and its own value alone could not restore them.
 _SET_BESIDE = ("torch.backends.cuda.matmul.fp32_precision", "torch.backends.mkldnn.matmul.fp32_precision")
 
 
 class NotSwitched(Exception):
-    """Error: settings cannot be switched, or not any more; why, in words."""
+    """Error: settings cannot be switched, or no longer; the message is the reason."""
 
 
 class HasAlready(NotSwitched):
-    """Error: the program has these settings already; there is nothing to switch."""
+    """Error: the program has these settings already, so there is nothing to switch."""
 
     def __init__(self) -> None:
         super().__init__("the program has it already")
@@ -35,21 +35,21 @@ class HasAlready(NotSwitched):
 class Switch:
     """Settings of one place.
 
-    `planned`: dicts with the fields of `schema.run.PlannedSetting`. `program`: whose objects are switched.
+    `planned`: dicts with the fields of `schema.run.PlannedSetting`. `program`: program whose objects are switched.
     """
 
     site: Site | None = None
-    """Calls of outermost modules go through it while the switch is on; None if nothing of them changes."""
+    """Site through which calls of outermost modules go while the switch is on; None if calls do not change."""
     acts_in_calls = False
-    """Calls of outermost modules run otherwise while it is on, and may fail with it."""
+    """Whether calls of outermost modules run differently while the switch is on, and may fail."""
     compiles = False
-    """The first steps after it is switched on compile."""
+    """Whether the first steps after switching on compile."""
     suits_ranks = True
-    """Ranks that share a model can switch it, all at one step."""
+    """Whether ranks that share a model can switch at the same step."""
     suits_short_epochs = True
-    """What it changes is no dearer while an epoch begins."""
+    """Whether its effect costs no more when an epoch begins."""
     num_queued = 0
-    """Batches that may lie ready from before the last switch."""
+    """Largest number of ready batches from before the last switch."""
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
         self.planned, self.program, self.torch = planned, program, program.torch
@@ -59,16 +59,16 @@ class Switch:
         return self.planned[0]["value"]
 
     def on(self) -> None:
-        """Switch it on. Raises NotSwitched: it did not take, or the program changed what it had."""
+        """Switch on. Raises NotSwitched: it had no effect, or the program changed its own value."""
 
     def off(self) -> None:
-        """Put back what the program had before. Raises NotSwitched: it cannot be put back."""
+        """Restore the program's values. Raises NotSwitched: they cannot be restored."""
 
     def check(self, is_on: bool) -> None:
-        """Raise NotSwitched if something else holds than was set here, or than the program had before."""
+        """Raise NotSwitched if the present value is neither the one set here nor the program's own."""
 
     def answers(self) -> list[Answer]:
-        """Return its read-back while it was on."""
+        """Return its read-back from the time it was on."""
         return self.site.readback() if self.site is not None else []
 
 
@@ -115,7 +115,7 @@ class GlobalSwitch(Switch):
         return [setting["value"] for setting in self.planned]
 
     def _read(self, setting: Planned) -> Any:
-        """Read by the getter alone: if the program used torch's newer attribute, what it had could not be put back."""
+        """Read by the getter only: if the program used torch's newer attribute, its value could not be restored."""
         site = setting["site"]
         try:
             return resolve(self.torch, site["path"]) if site["type"] == "attr" else resolve(self.torch, site["get"])()
@@ -124,7 +124,7 @@ class GlobalSwitch(Switch):
 
 
 class AutocastSwitch(Switch):
-    """Autocast around calls of outermost modules. A GradScaler has a scale of its own with it and without."""
+    """Autocast around calls of outermost modules. A GradScaler has separate scales with and without autocast."""
 
     acts_in_calls = True
 
@@ -154,10 +154,10 @@ class AutocastSwitch(Switch):
 
 
 class ChannelsLastSwitch(Switch):
-    """The layout of 4-D weights, of what the optimizer keeps for them, and of the inputs."""
+    """The layout of 4-D weights, of the optimizer's state for them, and of the inputs."""
 
     acts_in_calls = True
-    suits_ranks = False  # buckets of gradients are views of the layout that the weights began with
+    suits_ranks = False  # gradient buckets are views in the original layout of the weights
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
         super().__init__(planned, program)
@@ -202,7 +202,7 @@ class ChannelsLastSwitch(Switch):
 
 
 class QuantizeSwitch(Switch):
-    """Quantized weights of outermost modules, beside those that the program has."""
+    """Quantized weights of outermost modules, kept beside the program's own."""
 
     acts_in_calls = True
 
@@ -234,10 +234,10 @@ class QuantizeSwitch(Switch):
 
 
 class CompileSwitch(Switch):
-    """The compiled call of outermost modules; `off` lets a program that compiles itself run eagerly."""
+    """The compiled call of outermost modules; `off` makes a program that compiles itself run eagerly."""
 
     acts_in_calls = True
-    suits_ranks = False  # ranks are done with compiling at different steps
+    suits_ranks = False  # ranks finish compiling at different steps
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
         super().__init__(planned, program)
@@ -287,7 +287,7 @@ class CompileSwitch(Switch):
 
 
 class FusedSwitch(Switch):
-    """`fused` of optimizers that are alive; where their steps are counted goes with it."""
+    """`fused` of living optimizers; the device of their step counts changes with it."""
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
         super().__init__(planned, program)
@@ -343,7 +343,7 @@ class FusedSwitch(Switch):
         return found
 
     def _move_counts(self, optimizer: Any) -> None:
-        """Move step counts: a fused kernel counts its steps where the parameter is; the others on the host."""
+        """Move step counts: a fused kernel keeps them on the parameter's device, other kernels on the host."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 step = optimizer.state.get(parameter, {}).get("step")
@@ -353,7 +353,7 @@ class FusedSwitch(Switch):
 
 
 class TransferSwitch(Switch):
-    """Methods of `Tensor` that copy to the device, covered while it is on."""
+    """Methods of `Tensor` that copy to the device, covered while the switch is on."""
 
     _NAMES = ("to", "cuda", "copy_")
 
@@ -373,7 +373,7 @@ class TransferSwitch(Switch):
             if own is not None:
                 setattr(tensor, name, own)
             elif name in tensor.__dict__:
-                delattr(tensor, name)  # it is inherited from the C class again
+                delattr(tensor, name)  # the method is inherited from the C class again
         self._own = {}
 
     def answers(self) -> list[Answer]:
@@ -381,7 +381,7 @@ class TransferSwitch(Switch):
 
 
 def _alive(of: type) -> Iterator[Any]:
-    """Yield objects of a class that the program holds. Looks for them once, outside timed steps."""
+    """Yield objects of a class that the program holds. Searches for them once, outside timed steps."""
     for found in gc.get_objects():
         try:
             if isinstance(found, of):
@@ -391,7 +391,7 @@ def _alive(of: type) -> Iterator[Any]:
 
 
 def _undo(torch: Any, site: dict[str, Any], value: Any) -> Callable[[], None]:
-    """Put back `value`, which holds now, and what the setter sets beside it."""
+    """Restore `value`, and the attributes that its setter also sets."""
     setter = site.get("set")
     if setter == "torch.use_deterministic_algorithms":
         warn_only = torch.is_deterministic_algorithms_warn_only_enabled()

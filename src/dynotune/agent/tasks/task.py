@@ -1,4 +1,4 @@
-"""The base of all tasks: what a live run is asked to do between two steps of the program."""
+"""Base class of all tasks, which a live run carries out between two steps of the program."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ NEVER = 1 << 62
 
 
 class Task:
-    """One task of one process. Its result is an event, written once; after that the task is `done`.
+    """One task of one process. The result of a task is an event, written once; after that the task is `done`.
 
-    A subclass names its result's event, begins its work in `begin` and goes on with it in `step_ended`. Both are called
-    where a step has just ended, and return the number of steps at which to be called next. One that `needs_torch` is
-    given up in a program that has none.
+    A subclass names its result's event, begins work in `begin` and continues in `step_ended`. Both methods are called
+    when a step has just ended, and return the number of steps at which to be called next. A task with `needs_torch` is
+    given up without torch.
 
-    `program`: what it works on. `order`: its fields, as `schema.task` has them.
+    `program`: program that the task works on. `order`: fields of the task, in the form of `schema.task`.
     """
 
     event = ""
@@ -32,7 +32,7 @@ class Task:
         self.result: dict[str, Any] | None = None
 
     def torch_is_here(self) -> None:
-        """Act when torch has just been imported; only tasks of the plan hear of it."""
+        """Act when torch has just been imported; this is called for tasks of the plan only."""
 
     def around_calls(self, inner: Any) -> Any:
         """Return the caller of outermost modules from the program's start; `inner`, or None, makes the other calls."""
@@ -45,14 +45,14 @@ class Task:
         raise NotImplementedError
 
     def at_exit(self) -> None:
-        """Answer as the program ends. A process without steps, such as a launcher, has nothing to say."""
+        """Answer as the program ends. A process without steps, such as a launcher, does not answer."""
         self.give_up("the program ended before it was done", at_exit=True)
 
     def clean_up(self) -> None:
-        """Leave the program as it was. Called once, before the result is written."""
+        """Restore the program's state. Called once, before the result is written."""
 
     def reached(self, num_steps: int) -> int:
-        """Note that `num_steps` have ended, the last one now. Returns the number at which to be called next."""
+        """Note that `num_steps` have ended, the last one just now. Return the number at which to be called next."""
         if self.done:
             return NEVER
         if num_steps < self.at_step:
@@ -68,7 +68,7 @@ class Task:
             else:
                 self.program.prepare()
                 stop = self.begin(num_steps)
-                # Last: a task that could not begin begins with a later step.
+                # Last, so that a task that could not begin begins at a later step.
                 self.has_begun = True
         except Exception as error:
             self.failed(error)
@@ -79,12 +79,12 @@ class Task:
         self._write({"event": self.event, "task": self.id, "done_s": perf_counter(), **fields})
 
     def give_up(self, reason: str, *, at_exit: bool = False, **fields: Any) -> None:
-        """Write why there is no result. `at_exit`: the program ended before."""
+        """Record why there is no result. `at_exit`: whether the program ended before the task was done."""
         given_up = {"event": "given_up", "task": self.id, "kind": self.event, "reason": reason, "at_exit": at_exit}
         self._write({**given_up, **fields})
 
     def failed(self, error: Exception) -> None:
-        """Give up because of an exception of ours; the program goes on."""
+        """Give up after an error of the agent; the program continues."""
         if by_a_signal(error):
             raise error
         self.program.log(self.event, error)
@@ -93,12 +93,12 @@ class Task:
     def _write(self, result: dict[str, Any]) -> None:
         if self.done:
             return
-        # First: what goes wrong from here on must not bring it back.
+        # First, so that a later error does not reactivate the task.
         self.done, self.result = True, result
         try:
             self.clean_up()
         except Exception as error:
             self.program.log(self.event, error)
         self.program.before_result()
-        # Last: whoever reads it may end this process.
+        # Last, since the reader may end this process.
         self.program.event(result)

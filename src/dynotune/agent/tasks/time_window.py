@@ -1,4 +1,4 @@
-"""Times a window: the device is synchronised at its two ends and nowhere else."""
+"""Time a window: the device is synchronised at its two ends and nowhere else."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .task import Task
 
 MOST_FAILURES = 20
 NUM_LEVELS = 8
-"""Parts of the window at whose ends an observed process's memory is looked at."""
+"""Number of parts of the window; in an observed process, memory is read at the end of each."""
 
 
 class TimeWindow(Task):
-    """Task that times `num_steps` steps as a whole; in an observed run it writes the state of the process too."""
+    """Time `num_steps` steps as a whole; in an observed run also write the state of the process."""
 
     event = "window"
     _num_failed = 0
@@ -49,13 +49,13 @@ class TimeWindow(Task):
             num_samples=None if grown["num_uncounted"] else grown["num_samples"],
             wait_s=grown["wait_s"],
             num_compilations=grown["num_compilations"],
-            # Where CUDA was not there at the beginning, it had allocated nothing.
+            # If CUDA had not started at the begin, it had allocated nothing.
             num_device_allocations=grown.get("num_device_allocations"),
         )
         return num_steps
 
     def failed(self, error: Exception) -> None:
-        """Count a failure: a device that could not be synchronised once may be so a step later."""
+        """Count a failure, and retry: a device that cannot be synchronised now may be ready a step later."""
         self._num_failed += 1
         if self._num_failed >= MOST_FAILURES or self.has_begun:
             super().failed(error)
@@ -65,7 +65,7 @@ class TimeWindow(Task):
             self.program.log(self.event, error)
 
     def _next(self, num_steps: int) -> int:
-        """Return the next step at whose end memory is looked at, or the window ends."""
+        """Return the next step at whose end memory is read, or at which the window ends."""
         end = self._first_step + self._length
         if self.program.state is None:
             return end

@@ -1,7 +1,7 @@
-"""Compile and kernel caches: where they are, what they hold, packing and unpacking them.
+"""Find compile and kernel caches, list their contents, pack them and unpack them.
 
-A pack is code from elsewhere: `unpack` checks its digest, its paths and the `conditions` it was made under. Whether a
-cache makes starts faster is measured in `measure.startup`.
+A pack is code from elsewhere: `unpack` checks its digest, its paths and the `conditions` that it was made under.
+`measure.startup` measures whether a cache makes starts faster.
 """
 
 from dynotune.launch.caches.contents import Place

@@ -1,4 +1,4 @@
-"""What compiled code depends on: asked of this machine and interpreter, and compared with what a pack says."""
+"""Collect the conditions that compiled code depends on, and compare those of this machine with those of a pack."""
 
 import contextlib
 import platform
@@ -13,7 +13,7 @@ from dynotune.schema.caches import TITLES
 from dynotune.schema.facts import Facts, Unknown
 
 COMPILER_TIMEOUT_S = 20.0
-# Flags of /proc/cpuinfo that name instructions a compiler may use; the rest are the kernel's and the hypervisor's.
+# Flags of /proc/cpuinfo that name instructions a compiler may use. The other flags concern kernel and hypervisor.
 _X86_INSTRUCTIONS = re.compile(
     r"mmx|mmxext|sse\d?|sse4_[12]|sse4a|ssse3|pni|avx.*|amx.*|fma4?|f16c|bmi[12]|abm|adx|aes|pclmulqdq|vaes|vpclmulqdq"
     r"|gfni|sha_ni|sha512|sm[34]|popcnt|movbe|rdrand|rdseed|rdpid|fsgsbase|xsave|xsaveopt|xsavec|xsaves|clflushopt|clwb"
@@ -24,7 +24,7 @@ _IN_COMMAND = " in the command line that C++ kernels are keyed by"
 
 
 def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions:
-    """Return the conditions of this machine, and of the interpreter, which a child asks."""
+    """Return the conditions of this machine, and those of the interpreter `python`, which runs in a child process."""
     facts = probe.torch_build.ask(python, cwd, env)
     gpu = probe.nvml.facts(env)
     cpuinfo = ""
@@ -49,9 +49,9 @@ def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions
 
 
 def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
-    """List the manifest's conditions that do not hold here, the gravest first."""
+    """List the manifest's conditions that differ here, the most serious difference first."""
     then, caches = manifest.conditions, set(manifest.caches)
-    # Of a graph for the GPU they check what the processor can do, no more: Triton's own launchers are plain C.
+    # GPU graphs depend on the processor's instruction sets only, because Triton's launchers are plain C.
     cpp = "headers" in caches or any(f.cache == "inductor" and f.path.endswith(".so") for f in manifest.files)
     keyed = f"{' and '.join(TITLES[name] for name in manifest.caches) or 'nothing'}: found by it, or built for it"
     plain = [
@@ -75,7 +75,7 @@ def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
 
 
 def instruction_sets(cpuinfo: str) -> list[str] | None:
-    """Return instruction sets that all processors in a text of /proc/cpuinfo have, sorted; None: not told."""
+    """Return the sorted instruction sets that all processors in a text of /proc/cpuinfo have; None if unknown."""
     lines = re.findall(r"^(flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
     if not lines:
         return None
@@ -95,7 +95,7 @@ def _plain(what: str, then: str | None, now: str | None, depends: bool, why: str
 
 def _gpu(then: Conditions, now: Conditions, *, depends: bool) -> Difference | None:
     packed, here = (None if gpus is None else ", ".join(gpus) for gpus in (then.gpus, now.gpus))
-    # Every GPU here must be one of those the code was made for; that there were others does no harm.
+    # The code must have been made for every GPU of this machine. Code for further GPUs does no harm.
     if then.gpus and now.gpus and set(now.gpus) <= set(then.gpus):
         return None
     return _plain("GPU", packed, here, depends, "code is made for one GPU, and found by its name")
@@ -127,7 +127,7 @@ def _cpu_flags(then: Conditions, now: Conditions, depends: bool) -> Difference |
 
 
 def _vectors(flags: Collection[str]) -> str:
-    """Return the widest vectors that inductor writes kernels for, by the flags of a processor.
+    """Return the width of the widest vectors that inductor uses on a processor with these flags.
 
     Source: torch/_inductor/cpu_vec_isa.py.
     """
@@ -155,7 +155,7 @@ def _gpus(env: Mapping[str, str]) -> list[str] | None:
 
 
 def _compiler(env: Mapping[str, str], cwd: Path) -> str | None:
-    """Return first line of the C++ compiler's version, as inductor finds it; empty where there is none."""
+    """Return the first line of the version of inductor's C++ compiler; empty if there is no compiler."""
     try:
         ended = subprocess.run(
             [env.get("CXX") or "g++", "--version"],

@@ -1,4 +1,4 @@
-"""Compile and kernel caches: those of an arm, so that the first does not pay for the second; and any command's own."""
+"""Find compile and kernel caches of a command, and give each candidate caches of its own."""
 
 import contextlib
 import os
@@ -31,18 +31,18 @@ VARIABLES: dict[str, CacheName] = {
     "CUDA_CACHE_PATH": "cuda",
     "PYTORCH_KERNEL_CACHE_PATH": "jiterator",
 }
-# Locks, and files that are renamed once they are whole: of inductor (.PID.THREAD.tmp), Triton (tmp.pid_…), filelock,
-# the jiterator (KEY_tmp_PID), torch's own (.tmp). Folders: of these, of tempfile, and ours of a pack.
+# Locks, and temporary files that are renamed once they are complete: inductor's (.PID.THREAD.tmp), Triton's
+# (tmp.pid_…), filelock's, the jiterator's (KEY_tmp_PID), torch's own (.tmp). Folders: theirs, tempfile's, our packs'.
 _PASSING = re.compile(r".*\.lock|lock|.*\.tmp|.*\.partial|tmp\.pid_.*|\.nfs.*|.*_tmp_\d+|\.dynotune-.*")
 _PASSING_FOLDERS = re.compile(r"locks|tmp\.pid_.*|\.dynotune-.*|dt-[0-9a-f]{16}|tmp[a-z0-9_]{8}|tmp\.[0-9a-f-]{36}")
-# Written also where nothing is kept: it says nothing of what was compiled.
+# torch also writes this file when it caches nothing, so the file does not show that something was compiled.
 _BOOKS: dict[CacheName, Collection[str]] = {"cuda": {"index"}}
 NUM_KINDS = 3
 VARIABLES_FILE = "environment.sh"
 
 
 class Place(NamedTuple):
-    """A cache's folder, which need not exist; the variable that moves it; why nothing is kept there."""
+    """Describe a cache: its folder (which need not exist), the variable that moves it, and why it is off, if so."""
 
     name: CacheName
     path: Path | Unknown
@@ -52,7 +52,7 @@ class Place(NamedTuple):
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return variables that put every cache below `folder`, which is made. Raises CannotRunHere: it cannot be made."""
+    """Create `folder`; return variables that put every cache below it. Raises CannotRunHere: it cannot be created."""
     with may_fail(f"make the caches in {folder}"):
         for name in VARIABLES.values():
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -60,17 +60,17 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """Return the same as `environment`; nothing is made."""
+    """Return the same variables as `environment`, without creating any folder."""
     return {variable: str(folder / name) for variable, name in VARIABLES.items()}
 
 
 def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that put every cache of a command below `folder`, for good: no file elsewhere.
+    """Return variables that permanently put every cache of a command below `folder`.
 
-    What an earlier answer left in the folder holds. In a new one, inductor's precompiled headers are not made, unless
-    `env` decides otherwise: they know no other place than the folder for temporary files.
+    Variables that an earlier call wrote to the folder stay valid. In a new folder, inductor makes no precompiled
+    headers unless `env` enables them, because it can only keep them in the folder for temporary files.
 
-    Raises CannotRunHere: as `environment`.
+    Raises CannotRunHere: as for `environment`.
     """
     before = read_variables(folder)
     is_new = before is None and next(entries(folder), None) is None
@@ -79,9 +79,9 @@ def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_variables(folder: Path) -> dict[str, str] | None:
-    """Read the variables that `write_variables` wrote, if about caches and allowed; None without such a file.
+    """Read the file of `write_variables`; keep allowed variables about caches. Return None if there is no file.
 
-    The folder may come from elsewhere.
+    The folder may come from someone else, so its file is not trusted.
     """
     try:
         words = shlex.split(
@@ -95,7 +95,7 @@ def read_variables(folder: Path) -> dict[str, str] | None:
 
 
 def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
-    """Leave the variables in the folder, for a shell to read. Raises CannotRunHere: it cannot be written."""
+    """Write the variables to a file in the folder, for a shell to source. Raises CannotRunHere: that failed."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in chosen.items()]
     text = "# By dynotune startup: the compile caches in this folder are found with these variables.\n"
     with may_fail(f"write in {folder}", "Name another folder with --caches."):
@@ -103,7 +103,7 @@ def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
 
 
 def named(settings: Sequence[Setting], cwd: Path) -> dict[str, Path]:
-    """Return folders that settings give to caches, by their variables: these take the place of an arm's own."""
+    """Return the cache folders that settings name by variables; they replace the candidate's own cache folders."""
     folders = {}
     for setting in settings:
         variable = setting.knob.removeprefix("env.")
@@ -113,20 +113,20 @@ def named(settings: Sequence[Setting], cwd: Path) -> dict[str, Path]:
 
 
 def clear(folder: Path) -> None:
-    """Make the caches cold. Raises CannotRunHere: some of it is still there, so they would not be."""
+    """Delete the contents of the caches. Raises CannotRunHere: some contents remain, so the caches are not cold."""
     may_be_gone = contextlib.suppress(FileNotFoundError)
     with may_fail(f"empty the caches in {folder}", "Measure with --caches warm."), may_be_gone:
         shutil.rmtree(folder)
 
 
 Snapshot = dict[CacheName, dict[str, int]]
-"""The files of the caches at one moment: by cache, path below its folder to size."""
+"""Map each cache to its files at one moment: path below the cache's folder to size in bytes."""
 
 
 def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
-    """List every cache of a command under `env` in `cwd` (default: this folder): where, size, and whether it lasts.
+    """List every cache of a command under `env` in `cwd` (default: this folder): path, size, whether it persists.
 
-    Other processes may write meanwhile: what is gone when it is looked at does not count.
+    Other processes may write meanwhile; files that disappear during the walk are ignored.
     """
     found = places(env, cwd or Path.cwd())
     held = snapshot(found)
@@ -134,7 +134,7 @@ def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
 
 
 def snapshot(found: Sequence[Place]) -> Snapshot:
-    """Return the present content of these caches, but for their indexes."""
+    """Return the present files of these caches, without the index files."""
     held: Snapshot = {}
     for place in found:
         if isinstance(place.path, Path):
@@ -144,9 +144,9 @@ def snapshot(found: Sequence[Place]) -> Snapshot:
 
 
 def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
-    """Return the growth of each cache between both; a cache that nothing was added to or dropped from is absent.
+    """Return the growth of each cache between two snapshots; a cache that neither gained nor lost data is absent.
 
-    A file that changed without growing, as an index does that notes its use, is nothing added.
+    A changed file of unchanged size does not count as growth: an index changes in this way when it records a use.
     """
     changes = []
     for name, now in after.items():
@@ -162,20 +162,20 @@ def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
 
 
 def _kinds(files: Mapping[str, int]) -> list[str]:
-    """List folders that name a file's kind; those of two letters are the first ones of a digest."""
+    """List folders that name the kind of a file. Folders with two-letter names hold the first letters of a digest."""
     heads = [path.partition("/")[0] for path in files if "/" in path]
     named = [head for head in heads if 2 < len(head) < 20]
     return sorted(set(named), key=lambda head: (-named.count(head), head))[:NUM_KINDS]
 
 
 def inner(place: Place, found: Sequence[Place]) -> list[Path]:
-    """List folders of other caches below that of `place`, which are no part of it."""
+    """List folders of other caches that lie below the folder of `place` and do not belong to it."""
     paths = [other.path for other in found if isinstance(other.path, Path) and other.path != place.path]
     return [path for path in paths if isinstance(place.path, Path) and path.is_relative_to(place.path)]
 
 
 def entries(folder: Path, without: Collection[Path] = ()) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield a cache's files, sorted: path below `folder`, with `/`, and status. No locks, temporary files or links."""
+    """Yield a cache's files as sorted (path below `folder`, status) pairs, without locks, temporary files and links."""
     for at, folders, names in os.walk(folder):
         lasting = (name for name in folders if _PASSING_FOLDERS.fullmatch(name) is None)
         folders[:] = sorted(name for name in lasting if Path(at, name) not in without)
@@ -189,7 +189,7 @@ def entries(folder: Path, without: Collection[Path] = ()) -> Iterator[tuple[str,
 
 
 def counts(name: str) -> bool:
-    """Tell whether a file of that name is part of a cache: no lock, nothing that passes."""
+    """Tell whether a file of that name belongs to a cache, and is neither a lock nor a temporary file."""
     return _PASSING.fullmatch(name) is None
 
 
@@ -208,7 +208,7 @@ def _measured(place: Place, files: Mapping[str, int], env: Mapping[str, str]) ->
         return msgspec.structs.replace(known, **unknown)
     lies, there = mounts.storage(place.path), mounts.nearest(place.path)
     if not place.off and lies.noexec and place.name == "inductor":
-        # As Docker mounts a tmpfs, unless it is told otherwise.
+        # Docker mounts a tmpfs with noexec by default.
         off = f"it is mounted noexec ({lies.why}): compiled libraries cannot be loaded from it"
         known = msgspec.structs.replace(known, off=off)
     hidden = place.path.is_dir() and not os.access(place.path, os.R_OK | os.X_OK)
@@ -224,9 +224,9 @@ def _measured(place: Place, files: Mapping[str, int], env: Mapping[str, str]) ->
 
 
 def places(env: Mapping[str, str], cwd: Path) -> list[Place]:
-    """Return the caches of a command under `env`, started in `cwd` by this user.
+    """Return the caches that a command uses when this user starts it in `cwd` under `env`.
 
-    cuDNN's plans are not among them: torch keeps them in memory only.
+    cuDNN's plans are not listed, because torch keeps them in memory only.
 
     Sources: https://docs.nvidia.com/cuda/cuda-programming-guide (CUDA_CACHE_*); torch/_inductor/runtime/
     cache_dir_utils.py and codecache.py; triton/runtime/cache.py; aten/src/ATen/native/cuda/jit_utils.cpp.
@@ -235,7 +235,7 @@ def places(env: Mapping[str, str], cwd: Path) -> list[Place]:
 
 
 def cuda_limit_bytes(env: Mapping[str, str]) -> int | Unknown:
-    """Return the most that the driver keeps; a larger CUDA_CACHE_MAXSIZE counts as 4 GiB."""
+    """Return the size limit of the driver's cache in bytes; a CUDA_CACHE_MAXSIZE above 4 GiB counts as 4 GiB."""
     text = env.get("CUDA_CACHE_MAXSIZE", "").strip()
     if not text:
         return Unknown("CUDA_CACHE_MAXSIZE is not set; the driver's own limit is 1 GiB, 256 MiB of older ones")
@@ -245,7 +245,7 @@ def cuda_limit_bytes(env: Mapping[str, str]) -> int | Unknown:
 
 
 def _cuda(env: Mapping[str, str], cwd: Path) -> Place:
-    # The driver asks for HOME, and knows no other way.
+    # The driver finds its cache through HOME only.
     home = env.get("HOME")
     given = env.get("CUDA_CACHE_PATH") or (f"{home}/.nv/ComputeCache" if home else None)
     off = _off(env, "CUDA_CACHE_DISABLE") or ("there is no HOME to keep it in" if given is None else "")
@@ -259,7 +259,7 @@ def _inductor(env: Mapping[str, str], cwd: Path) -> list[Place]:
     off = _off(env, "TORCHINDUCTOR_FORCE_DISABLE_CACHES")
     if not off and env.get("TORCHINDUCTOR_FX_GRAPH_CACHE", "1") != "1":
         off = "TORCHINDUCTOR_FX_GRAPH_CACHE is off: graphs are compiled anew at each start"
-    # They stand in the default folder whatever TORCHINDUCTOR_CACHE_DIR says.
+    # These files lie in the default folder, regardless of TORCHINDUCTOR_CACHE_DIR.
     headers_off = f"{HEADERS}=0" if env.get(HEADERS, "1") != "1" else ""
     path = default if given is None else _absolute(given, cwd)
     return [
@@ -281,7 +281,7 @@ def _jiterator(env: Mapping[str, str], cwd: Path) -> Place:
     name = "PYTORCH_KERNEL_CACHE_PATH"
     if name in env:
         path = _absolute(env[name], cwd)
-        # torch makes the folder below a home, but not the one that it is given.
+        # torch creates the cache folder below a home folder, but not a folder named by a variable.
         return Place("jiterator", path, name, True, off or ("" if path.is_dir() else f"{path} does not exist"))
     base = env.get("XDG_CACHE_HOME", f"{env['HOME']}/.cache" if "HOME" in env else None)
     if base is None:
@@ -298,7 +298,7 @@ def _absolute(path: str, cwd: Path) -> Path:
 
 
 def _user(env: Mapping[str, str]) -> str:
-    """Return the user, as getpass.getuser, and as torch if that fails."""
+    """Return the user's name by getpass.getuser, or torch's substitute for it if getpass.getuser fails."""
     named = next((env[name] for name in ("LOGNAME", "USER", "LNAME", "USERNAME") if env.get(name)), None)
     return named or _of_user("pw_name") or f"uid_{os.getuid()}"
 
@@ -312,7 +312,7 @@ def _of_user(field: str) -> str | None:
 
 
 def _temporary_folder(env: Mapping[str, str], cwd: Path) -> Path:
-    """Return the folder of tempfile.gettempdir: the first that can be written."""
+    """Return the folder that tempfile.gettempdir would choose: the first writable one."""
     named = [_absolute(env[name], cwd) for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)]
     folders = [*named, Path("/tmp"), Path("/var/tmp"), Path("/usr/tmp")]
     return next((folder for folder in folders if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)), cwd)

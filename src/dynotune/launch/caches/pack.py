@@ -1,8 +1,8 @@
-"""Packing compile caches into one file: a manifest first, then the files, as tar and gzip know them.
+"""Pack compile caches into one file: a manifest first, then the files, in standard tar and gzip formats.
 
-The manifest names every file's digest, so the files are written first, to a file beside, and the manifest put before
-them: two gzip members behind each other are one. Members are numbered, and their names stand in the manifest: what is
-read back needs none of tar's extensions for names, which are where archives become hostile.
+The manifest holds the digest of every file, so the files are first written to a temporary file, and then the manifest
+is put before them. Two concatenated gzip members form a valid gzip file. Archive members have numbers for names, and
+the manifest maps numbers to paths. So the reader needs none of tar's name extensions, which hostile archives exploit.
 """
 
 import gzip
@@ -35,7 +35,7 @@ from dynotune.schema.cache_pack import (
 from dynotune.schema.caches import TITLES, CacheName
 from dynotune.schema.errors import UsageError, may_fail
 
-# Machine code shrinks little more for more effort, and gzip is what takes the time.
+# A higher level makes machine code only a little smaller, and gzip takes most of the time.
 COMPRESSION = 3
 IN_MEMORY_BYTES = 16 << 20
 TRIES = 3
@@ -51,16 +51,16 @@ def pack(
     env: Mapping[str, str],
     without: Collection[CacheName] = (),
 ) -> Packed:
-    """Write the files of the caches, and what they depend on, to `target`: whole or not at all.
+    """Write the files of the caches and the conditions they depend on to `target`, completely or not at all.
 
-    A file that another process writes meanwhile is taken as it was at one moment, or left out. Locks, temporary files,
-    links and special files are no part of a cache.
+    If another process writes a file meanwhile, the pack has a consistent state of the file or leaves it out. Locks,
+    temporary files, links and special files are not packed.
 
-    `env`: of the command, for the variables that decide what is compiled.
+    `env`: environment of the command; some variables decide what is compiled.
 
     Raises:
         UsageError: there is nothing to pack, or `target` is a folder or lies in a cache.
-        CannotRunHere: the disk is full, or `target` cannot be written; nothing of it is left.
+        CannotRunHere: the disk is full, or `target` cannot be written; no partial file remains.
     """
     _refuse_target(target, places)
     kept = [place for place in places if place.name not in without and isinstance(place.path, Path)]
@@ -109,7 +109,7 @@ def member_name(number: int) -> str:
 def _write_files(
     file: IO[bytes], kept: Sequence[Place], places: Sequence[Place], left_out: list[LeftOut], *, folder: Path
 ) -> list[PackedFile]:
-    """Write every file of the caches, as tar members in one gzip member; return what they were."""
+    """Write all files of the caches as tar members into one gzip member; return a description of each file."""
     files: list[PackedFile] = []
     with _compressed(file) as stream, tarfile.open(fileobj=stream, mode="w|", format=tarfile.USTAR_FORMAT) as archive:
         for place in kept:
@@ -130,13 +130,13 @@ def _write_files(
 
 
 def _copy(path: Path, spool: IO[bytes]) -> tuple[int, str] | str:
-    """Copy a file as it was at one moment; return its size and digest, else why not.
+    """Copy a consistent state of a file; return its size and digest, or the reason why the file was left out.
 
     Raises OSError: the copy cannot be written.
     """
     for _ in range(TRIES):
         try:
-            # Never through a link, and never waiting for the other end of a pipe.
+            # Never follow a link, and never wait for the other end of a pipe.
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return "it was gone when it was read"
@@ -171,11 +171,11 @@ def _copied(file: IO[bytes], spool: IO[bytes]) -> tuple[int, str] | str:
 
 
 def _join(manifest: Manifest, body: Path, whole: Path) -> str:
-    """Write the manifest, then the files; return the digest of all of it."""
+    """Write the manifest and then the files; return the digest of the complete pack."""
     text = document.encode(manifest)
     with whole.open("wb") as file:
         with _compressed(file) as stream:
-            # A tar that goes on in the next gzip member: no end of its own.
+            # The tar continues in the next gzip member, so this member has no end-of-archive marker.
             stream.write(_member(MANIFEST_NAME, len(text)).tobuf(tarfile.USTAR_FORMAT))
             stream.write(text)
             stream.write(bytes(-len(text) % tarfile.BLOCKSIZE))

@@ -1,8 +1,8 @@
-"""Unpacking compile caches from a file that may come from anywhere.
+"""Unpack compile caches from a file of any origin.
 
-What is unpacked is run: the caches hold libraries, machine code and pickles. So nothing is taken unless the user trusts
-the file or names its digest; nothing is put in place before the digest of all that is taken was checked; and of tar's
-kinds of members the reader takes one, the plain file.
+Programs execute what is unpacked: caches hold libraries, machine code and pickles. So dynotune unpacks nothing unless
+the user trusts the file or gives its digest. dynotune checks the digests of all files before moving any of them into a
+cache. The reader accepts plain files only, not the other kinds of tar members.
 """
 
 import contextlib
@@ -45,11 +45,11 @@ from dynotune.schema.errors import CannotRunHere, RecordError, UsageError, may_f
 from dynotune.text import words
 
 MOST_BYTES = 64 << 30
-"""Of all files together; the limit of `--max-size`."""
-# Left free: a disk that is full to the last byte stops others too.
+"""Limit of the total size of all files; the default of `--max-size`."""
+# Space that stays free, because a completely full disk stops other programs too.
 ROOM_BYTES = 64 << 20
 OTHER_FOLDER = "Free some space there, or name another folder with --caches."
-# Triton lists a kernel's files by their absolute paths; a kernel whose list leads nowhere is compiled again.
+# Triton lists a kernel's files by absolute path; if a listed path does not exist, Triton compiles the kernel again.
 GROUP = re.compile(r"__grp__.*\.json")
 LARGEST_GROUP_BYTES = 1 << 20
 CUDA_INDEX = "index"
@@ -58,9 +58,9 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BufferedReader]:
-    """Open the pack once: the file that is checked is the file that is read.
+    """Open the pack once, so that the checked file is the file that is read.
 
-    Raises RecordError: there is none, or it is no ordinary file.
+    Raises RecordError: the file does not exist, or is not a regular file.
     """
     with may_fail(f"read {path}", "", RecordError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -72,9 +72,9 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 
 
 def refuse_digest(file: BufferedReader, expected: str, name: str) -> None:
-    """Refuse the whole file where its SHA-256 is another, before anything in it is looked at.
+    """Refuse the file if its SHA-256 is not `expected`, before reading any content.
 
-    Raises UsageError: `expected` is no digest. RecordError: it is not that of the file.
+    Raises UsageError: `expected` is not a digest. RecordError: the file has another digest.
     """
     wanted = expected.strip().lower()
     if re.fullmatch("[0-9a-f]{64}", wanted) is None:
@@ -84,15 +84,15 @@ def refuse_digest(file: BufferedReader, expected: str, name: str) -> None:
     file.seek(0)
     if found != wanted:
         raise RecordError(
-            f"{name} is not the pack that was meant: its SHA-256 is {found}. Nothing of it was used.",
+            f"{name} is not the expected pack: its SHA-256 is {found}. Nothing of it was used.",
             hint="It was changed or cut short on its way, or the digest is of another pack. Get it anew.",
         )
 
 
 def read_manifest(file: BufferedReader, name: str) -> Manifest:
-    """Read the manifest, which comes first, and nothing else.
+    """Read the manifest, which comes first, and nothing after it.
 
-    Raises RecordError: it is no pack, is damaged, or says what no pack says.
+    Raises RecordError: the file is not a pack, is damaged, or its manifest is invalid.
     """
     with _archive(file, name) as (_, archive):
         return _read_manifest(archive, name)
@@ -108,14 +108,14 @@ def unpack(
     variables: Mapping[str, str] | None = None,
     differences: Sequence[Difference] = (),
 ) -> Unpacked:
-    """Put the files of the pack into these caches. Those that are there already stay as they are.
+    """Put the files of the pack into these caches, and keep files that already exist there.
 
-    `below`, `variables`, `differences`: for the answer: the folder of `--caches`, what leads the command to the caches,
-    and what was found to be other here.
+    `below`, `variables` and `differences` are copied into the answer: the folder of `--caches`, the variables that lead
+    the command to the caches, and the conditions that differ here.
 
     Raises:
-        RecordError: the pack is damaged or hostile; nothing of it was put in place.
-        CannotRunHere: no room, a cache is not writable or belongs to somebody else; a Python without tar's filters.
+        RecordError: the pack is damaged or hostile; no file was put into a cache.
+        CannotRunHere: a full disk, a cache that is not writable or another user's, or a Python without tar filters.
     """
     if not hasattr(tarfile, "data_filter"):
         raise CannotRunHere("This Python unpacks archives without a filter.", hint="Use one from Python 3.11.4 on.")
@@ -135,7 +135,7 @@ def unpack(
             left = "Files that are there already are whole."
             with may_fail(f"write in the cache {folders[cache]}", OTHER_FOLDER, left=left):
                 _merge(cache, folder, folders[cache], merged)
-    # What decides how things are compiled may also name what compiles them.
+    # Variables that decide how code is compiled may also name the program that compiles it.
     allowed, others = knobs.check_variables(manifest.variables.items())
     return Unpacked(
         file=name,
@@ -160,7 +160,7 @@ def _not_set(variable: tuple[str, str]) -> str:
 
 
 class _Plain(tarfile.TarInfo):
-    """The header of an ordinary file; any other, such as one that gives the next a longer name, ends the reading."""
+    """Accept the tar header of a plain file; any other header ends the reading, such as one for a long name."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -183,7 +183,7 @@ def _archive(file: BufferedReader, name: str) -> Iterator[tuple[gzip.GzipFile, t
 
 @contextlib.contextmanager
 def _whole(name: str) -> Iterator[None]:
-    """Raise RecordError if the pack that is read inside is none, or is damaged."""
+    """Raise RecordError if the pack that is read in the `with` block is not a pack or is damaged."""
     try:
         yield
     except tarfile.TarError as error:
@@ -191,7 +191,7 @@ def _whole(name: str) -> Iterator[None]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise RecordError(
             f"{name} is no pack, or is cut short or damaged. Nothing of it was used.",
-            hint="Get it anew, or make it anew with dynotune startup pack.",
+            hint="Get the pack again, or make it again with dynotune startup pack.",
         ) from error
 
 
@@ -214,7 +214,7 @@ def _next(archive: tarfile.TarFile, expected: str, name: str) -> tarfile.TarInfo
 
 
 def _folders(manifest: Manifest, places: Sequence[Place]) -> tuple[dict[CacheName, Path], list[LeftOut]]:
-    """Return where each cache of the pack goes, and those that have no place here."""
+    """Return the folder for each cache of the pack, and the caches that have no folder here."""
     by_name = {place.name: place for place in places}
     folders: dict[CacheName, Path] = {}
     left_out = []
@@ -248,9 +248,9 @@ def _refuse_size(manifest: Manifest, folders: Mapping[CacheName, Path], name: st
 
 
 def _staging(cache: CacheName, folder: Path, stack: contextlib.ExitStack) -> Path:
-    """Make a fresh folder that nobody else can look into, on the file system of the cache; removed with `stack`.
+    """Make a private folder on the file system of the cache; `stack` removes the folder.
 
-    In the cache where there is one: it may be a mount, or a link to another file system.
+    The folder is made inside an existing cache, since the cache may be a mount or a link to another file system.
     """
     _refuse_foreign(cache, folder)
     with may_fail(f"write beside the cache {folder}", "Give it a folder that can be written with --caches."):
@@ -259,7 +259,7 @@ def _staging(cache: CacheName, folder: Path, stack: contextlib.ExitStack) -> Pat
 
 
 def _extract(archive: tarfile.TarFile, manifest: Manifest, staged: Mapping[CacheName, Path], name: str) -> None:
-    """Extract the files that have a staging folder, their digests checked; exactly those that the manifest lists."""
+    """Extract the files that have a staging folder, check their digests, and refuse any that the manifest lacks."""
     for number, listed in enumerate(manifest.files):
         member = _next(archive, member_name(number), name)
         if member.size != listed.size_bytes:
@@ -270,7 +270,7 @@ def _extract(archive: tarfile.TarFile, manifest: Manifest, staged: Mapping[Cache
             content = cast("BufferedReader", archive.extractfile(member))
             if hashlib.file_digest(content, "sha256").hexdigest() != listed.sha256:
                 raise hostile(name, f"{listed.path!r} is not what its manifest says")
-    # Behind the last, as a file system that folds case would have written one over another.
+    # Check after the last file, because on a file system that ignores case one file may have replaced another.
     for listed in manifest.files:
         if folder := staged.get(listed.cache):
             with (folder / listed.path).open("rb") as file:
@@ -279,7 +279,7 @@ def _extract(archive: tarfile.TarFile, manifest: Manifest, staged: Mapping[Cache
 
 
 def _refuse_more(stream: gzip.GzipFile, name: str) -> None:
-    """Refuse anything after the archive but the zeros that end a tar."""
+    """Refuse any data after the archive other than the zeros that end a tar."""
     rest = stream.read(2 * tarfile.RECORDSIZE + tarfile.BLOCKSIZE)
     if len(rest) >= 2 * tarfile.RECORDSIZE + tarfile.BLOCKSIZE or rest.strip(b"\0"):
         raise hostile(name, "it holds more than its manifest lists")
@@ -287,7 +287,7 @@ def _refuse_more(stream: gzip.GzipFile, name: str) -> None:
 
 @dataclass(slots=True)
 class _Merged:
-    """Merged caches, with what came of all of them together."""
+    """Collect the merged caches and the totals over all of them."""
 
     num_new: int = 0
     num_kept: int = 0
@@ -297,7 +297,7 @@ class _Merged:
 
 
 def _relocate(staged: Path, target: Path) -> None:
-    """Let Triton's lists of files name those in `target`, where `staged` is going to be."""
+    """Change the paths in Triton's lists of files from `staged` to `target`, where the files will be."""
     for path, status in contents.entries(staged):
         if GROUP.fullmatch(Path(path).name) is None or status.st_size > LARGEST_GROUP_BYTES:
             continue
@@ -306,16 +306,16 @@ def _relocate(staged: Path, target: Path) -> None:
         except (ValueError, RecursionError):
             continue
         if isinstance(found, dict) and isinstance(children := found.get("child_paths"), dict):
-            # All of them stand beside the list.
+            # All listed files lie beside the list.
             folder = (target / path).parent
             found["child_paths"] = {child: str(folder / Path(child).name) for child in children}
             (staged / path).write_text(json.dumps(found), encoding="utf-8")
 
 
 def _merge(cache: CacheName, staged: Path, target: Path, merged: _Merged) -> None:
-    """Move the files of `staged` to `target`, which may be in use: file by file, none overwritten, none half.
+    """Move the files of `staged` into `target`, which may be in use: one by one, atomically, without overwriting.
 
-    Raises CannotRunHere: `target` belongs to another user, or holds a link where a folder should be.
+    Raises CannotRunHere: `target` belongs to another user, or has a link in place of a folder.
     """
     _refuse_foreign(cache, target)
     files = list(contents.entries(staged))
@@ -338,9 +338,9 @@ def _merge(cache: CacheName, staged: Path, target: Path, merged: _Merged) -> Non
 
 
 def _put(source: Path, destination: Path) -> bool:
-    """Give a whole file its name there; false where there is one of that name."""
+    """Link a complete file to its final name; return False if that name already exists."""
     try:
-        # Unlike a rename, a link never takes the place of what is there.
+        # Unlike a rename, a link never replaces an existing file.
         os.link(source, destination, follow_symlinks=False)
     except FileExistsError:
         return False
@@ -354,7 +354,7 @@ def _put(source: Path, destination: Path) -> bool:
 
 
 def _make_folders(target: Path, folder: Path) -> None:
-    """Make the folders from `target` down to `folder`, each a real one: a link could lead anywhere."""
+    """Make the folders from `target` down to `folder`, and refuse links among them: a link could lead anywhere."""
     target.mkdir(parents=True, exist_ok=True)
     at = target
     for part in folder.relative_to(target).parts:
@@ -369,7 +369,7 @@ def _make_folders(target: Path, folder: Path) -> None:
 
 
 def _refuse_foreign(cache: CacheName, target: Path) -> None:
-    # Headers are in a folder that anybody could have made first, of a name that anybody knows.
+    # Precompiled headers are in a folder with a predictable name that any user could have created first.
     for folder in (target, target.parent) if cache == "headers" else (target,):
         if not folder.exists():
             continue
@@ -384,6 +384,6 @@ def _refuse_foreign(cache: CacheName, target: Path) -> None:
 
 
 def _keeps_its_index(staged: Path, target: Path) -> bool:
-    """Tell whether the cache that is there stays: the driver's own index of its entries cannot be merged."""
+    """Tell whether the existing cache must stay as it is: the driver's own index of entries cannot be merged."""
     there, new = target / CUDA_INDEX, staged / CUDA_INDEX
     return there.exists() and new.exists() and there.read_bytes() != new.read_bytes()

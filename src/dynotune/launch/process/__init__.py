@@ -1,11 +1,11 @@
-"""Starting a command, watching over its process tree, and ending all of it.
+"""Start a command, supervise its process tree, and end all of its processes.
 
-`dynotune.launch` offers what most callers need. Here is the rest: `environment` turns settings into variables and a
-plan for the agent, `processes` reads process tables, `TransparentRun` is the run of `dynotune run`,
-`origin` tells folders that were begun here from others.
+`dynotune.launch` offers what most callers need. This package has the rest: `environment` turns settings into variables
+and a plan for the agent, `processes` reads process tables, `TransparentRun` is the run of `dynotune run`, and `origin`
+tells folders that this user began here from all others.
 
-The supervisor imports `processes`, `signals`, `overlay` and `messages` without site-packages. They use the standard
-library alone, and this face imports late.
+The supervisor imports `processes`, `signals`, `overlay` and `messages` without site-packages. So these modules use the
+standard library only, and this `__init__` imports lazily.
 """
 
 from typing import TYPE_CHECKING

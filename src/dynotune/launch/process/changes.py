@@ -1,4 +1,4 @@
-"""Which files came, changed or went below a directory: the same walk before and after."""
+"""Find the files that were created, changed or deleted below a directory, by the same walk before and after."""
 
 import os
 import stat
@@ -10,7 +10,7 @@ MOST_ENTRIES = 200_000
 
 
 class Changes(NamedTuple):
-    """Paths relative to the directory, sorted. A folder ends in `/`; it is named only where nothing in it is."""
+    """Paths relative to the directory, sorted. A folder ends in `/` and is listed only if it is empty."""
 
     created: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -22,7 +22,7 @@ class Changes(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Properties that tell a file from the one that was there before. The contents are not read."""
+    """Properties by which a file is compared with an earlier file of the same name. Contents are not read."""
 
     mtime_ns: int
     size_bytes: int
@@ -31,11 +31,11 @@ class Entry(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Entries below a directory.
+    """State of a directory at one time.
 
     Args:
-        entries: by path relative to it.
-        listed: folders whose entries are all in `entries`; `""` is the directory itself.
+        entries: map of each entry's path relative to the directory.
+        listed: folders that were listed completely; `""` is the directory itself.
     """
 
     entries: dict[str, Entry]
@@ -43,13 +43,13 @@ class Snapshot(NamedTuple):
 
 
 def scan(root: Path, *, skip: Iterable[Path] = (), most: int = MOST_ENTRIES) -> Snapshot:
-    """Walk `root`, nearest folders first. Links are not followed, other file systems not entered.
+    """Walk `root`, nearest folders first, without following links or entering other file systems.
 
     Args:
-        skip: folders that are left out, with what is in them; absolute, links resolved.
-        most: entries after which the walk stops.
+        skip: folders to leave out together with their contents; absolute paths with links resolved.
+        most: number of entries after which the walk stops.
 
-    Raises OSError: `root` itself cannot be read. What cannot be read below it is left out, as not listed.
+    Raises OSError: `root` itself cannot be read. Unreadable folders below `root` are left out and are not in `listed`.
     """
     left_out = {str(path) for path in skip}
     device = root.stat().st_dev
@@ -82,10 +82,9 @@ def scan(root: Path, *, skip: Iterable[Path] = (), most: int = MOST_ENTRIES) -> 
 
 
 def between(before: Snapshot, after: Snapshot) -> Changes:
-    """Return what happened between two walks of one directory.
+    """Return the changes between two walks of one directory.
 
-    A name counts as created or deleted only where the other walk listed its folder whole, or the folder
-    itself was created or deleted.
+    A name counts as created or deleted only if the other walk listed its folder completely, or lacks that folder.
     """
     old, new = before.entries, after.entries
     return Changes(
@@ -94,7 +93,7 @@ def between(before: Snapshot, after: Snapshot) -> Changes:
             sorted(
                 name
                 for name, entry in new.items()
-                # A folder changes its time with whatever is created in it: that is said by the created name.
+                # A new entry changes the modification time of its folder; the entry itself already shows that change.
                 if not entry.is_folder and name in old and old[name] != entry
             )
         ),
@@ -109,13 +108,13 @@ def parent_of(name: str) -> str:
 
 
 def without_parents(names: set[str]) -> list[str]:
-    """Sort names, less the folders that are there only because something in them is."""
+    """Sort names, without the folders that are listed only because they have contents."""
     return sorted(names - {parent_of(name) for name in names})
 
 
 def _only_in(these: dict[str, Entry], those: dict[str, Entry], those_listed: frozenset[str]) -> list[str]:
     only: set[str] = set()
-    # The walk puts a folder before what is in it.
+    # The walk lists a folder before its contents.
     for name in these:
         if name not in those and (parent_of(name) in those_listed or parent_of(name) in only):
             only.add(name)

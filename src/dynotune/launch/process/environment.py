@@ -1,4 +1,4 @@
-"""The environment of a command under settings, and the plan that its agent reads them back by."""
+"""Build the environment of a command under settings, and the plan from which the agent reads its settings."""
 
 import platform
 import subprocess
@@ -20,7 +20,7 @@ AGENT = Path(dynotune.__file__).parent / "agent"
 """The package that runs inside the user's process."""
 
 ALLOC_CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""The allocator's variable, under its old name and its new one."""
+"""The old and the new name of the allocator's variable."""
 
 _PlainSite = dict[str, str | list[str] | dict[str, list[str]]]
 
@@ -28,12 +28,12 @@ _PlainSite = dict[str, str | list[str] | dict[str, list[str]]]
 def build(
     settings: Sequence[Setting], base_env: Mapping[str, str], *, run_dir: Path | None, facts: Facts
 ) -> tuple[dict[str, str], list[PlannedSetting]]:
-    """Build the command's environment under `settings`, and each setting that acts inside as the agent needs it.
+    """Build the command's environment under `settings`, and the agent's form of each setting applied in the process.
 
     Args:
-        base_env: what the command would inherit; not changed.
-        run_dir: the run folder, where the agent finds its plan and writes its record; None for a run without agent.
-        facts: `torch.version` decides under which name the allocator's variable is set.
+        base_env: environment that the command would inherit; it is not changed.
+        run_dir: run folder, where the agent finds its plan and writes its record; None for a run without the agent.
+        facts: facts of the machine; `torch.version` decides which name of the allocator's variable to use.
 
     Raises:
         UsageError: two of the settings set the same thing.
@@ -53,7 +53,7 @@ def build(
             if not env["LD_PRELOAD"]:
                 del env["LD_PRELOAD"]
     keys = {
-        # The allocator reads True and False, with capitals, and nothing else.
+        # The allocator accepts only True and False, capitalised.
         knob.site.key: str(setting.value)
         for setting, knob in chosen
         if isinstance(knob.site, AllocConf)
@@ -72,13 +72,13 @@ def build(
 
 
 def _told(setting: Setting) -> Scalar:
-    """Return the value for the plan, which stays on disk: the agent finds a secret in its environment."""
+    """Return the value for the plan, which stays on disk: a secret is left out, and the agent reads its environment."""
     is_secret = setting.value != UNSET and redaction.is_name(setting.knob)
     return redaction.MARK if is_secret else setting.value
 
 
 def applied_inside(settings: Iterable[Setting]) -> list[Setting]:
-    """Return the settings that the agent applies inside the process. The others need command and environment alone."""
+    """Return the settings that the agent applies in the process; others change only the command or environment."""
     outside = (Env, AllocConf, Preload)
     sites = [(setting, knobs.get(setting.knob).site) for setting in settings]
     return [setting for setting, site in sites if not is_of_launch(site) and not isinstance(site, outside)]
@@ -90,7 +90,7 @@ def _refuse_conflicts(settings: Iterable[Setting]) -> None:
         site = knobs.get(setting.knob).site
         for name in (setting.knob, *_variables(site)):
             other = seen.setdefault(name, setting)
-            # Keys of the allocator share their variable: they are merged.
+            # Keys of the allocator share one variable, so they are merged.
             merged = name in ALLOC_CONF_NAMES and isinstance(knobs.get(other.knob).site, AllocConf)
             if other is not setting and not (merged and isinstance(site, AllocConf)):
                 raise UsageError(f"{other} and {setting} both set {name}.", hint="Give one of them.")
@@ -108,13 +108,13 @@ def _variables(site: Site) -> tuple[str, ...]:
 
 
 def _first_on_path(folder: Path, path: str) -> str:
-    """Put `folder` on `path` first and once: a dynotune that runs under dynotune passes it on."""
+    """Put `folder` at the front of `path` exactly once, since a dynotune under dynotune passes the path on."""
     entries = [entry for entry in path.split(":") if entry != str(folder)] if path else []
     return ":".join([str(folder), *entries])
 
 
 def _merge_alloc_conf(env: Mapping[str, str], keys: dict[str, str], facts: Facts) -> tuple[str, str, str]:
-    """Return the variable to set, the one to take away, and the configuration: what was set, then `keys`."""
+    """Return the variable to set, the variable to remove, and the existing configuration with `keys` appended."""
     old, new = ALLOC_CONF_NAMES
     if env.get(old) and env.get(new) and split_alloc_conf(env[old]) != split_alloc_conf(env[new]):
         raise CannotRunHere(
@@ -123,8 +123,8 @@ def _merge_alloc_conf(env: Mapping[str, str], keys: dict[str, str], facts: Facts
         )
     merged = split_alloc_conf(env.get(new) or env.get(old) or "") | keys
     conf = ",".join(f"{key}:{value}" for key, value in merged.items())
-    # The old name works in every version. The new one is read for CUDA from 2.10 on (2.9 knows it, but
-    # leaves expandable_segments off), and up to 2.11 the old one prints a warning.
+    # Every torch version reads the old name. The new name works for CUDA from 2.10 on (2.9 reads it but ignores
+    # expandable_segments), and until 2.11 the old name prints a warning.
     version = facts.get("torch.version")
     is_new = isinstance(version, str) and _numbers(version) >= (2, 10)
     return (new, old, conf) if is_new else (old, new, conf)
@@ -137,7 +137,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def split_alloc_conf(conf: str) -> dict[str, str]:
-    """Split `a:1,b:[2:3,4:5]` into key to text; a key without a value is kept for torch to judge."""
+    """Split `a:1,b:[2:3,4:5]` into a map of key to text; a key without a value stays, for torch to judge."""
     items, depth, item = [], 0, ""
     for char in "".join(conf.split()):
         depth += (char == "[") - (char == "]")
@@ -151,7 +151,7 @@ def split_alloc_conf(conf: str) -> dict[str, str]:
 
 
 def _preloaded(choice: str, site: Preload, before: str) -> str:
-    """Return LD_PRELOAD with the chosen library first and no other of its kind."""
+    """Return LD_PRELOAD with the chosen library first and without other allocators."""
     families = [library.partition(".so")[0] + ".so" for names in site.libraries.values() for library in names]
     rest = [
         entry
@@ -171,7 +171,7 @@ def _preloaded(choice: str, site: Preload, before: str) -> str:
 
 
 def find_library(names: Sequence[str]) -> Path | None:
-    """Return the first of `names` that the dynamic linker of this architecture would find; None without one."""
+    """Return the first of `names` that this architecture's dynamic linker would find, or None."""
     cache = _linker_cache()
     folders = [Path(folder) for folder in _library_folders()]
     for name in names:

@@ -1,4 +1,4 @@
-"""Finding the command's executable as a shell would, and saying clearly when there is none."""
+"""Find the command's executable as a shell does, and report clearly when there is none."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def check_run(run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
-    """Refuse a run that cannot begin, before anything waits for another dynotune or is measured.
+    """Refuse a run that cannot start, before dynotune waits for another dynotune or measures anything.
 
-    If a setting changes PATH, or the run folder holds the command, the run itself will tell whether that is there.
+    If a setting changes PATH, or the command lies in the run folder, only the run itself can show whether it exists.
 
-    `candidate`: settings of an arm besides the run's own.
+    `candidate`: settings of the candidate in addition to those of the run.
 
     Raises:
         UsageError: the command is not found.
-        CannotRunHere: no folder for records can be made.
+        CannotRunHere: the folder for records cannot be made.
     """
     name = run.command[0] if run.command else ""
     if "{run_dir}" not in name and all(setting.knob != "env.PATH" for setting in (*run.settings, *candidate)):
@@ -41,12 +41,12 @@ def check_run(run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
 
 
 def find_executable(name: str, *, env: Mapping[str, str], cwd: Path) -> str:
-    """Return the file that `name` starts: itself when it holds a slash, else what is found on the PATH in `env`.
+    """Return the file that `name` starts: `name` itself if it has a slash, else the match on the PATH in `env`.
 
-    The kernel hands this path to the interpreter of a script, which shows it to the program (`sys.argv[0]`, `$0`). So a
-    name with a slash is returned as it is typed, relative to `cwd`.
+    The kernel passes this path to a script's interpreter, which shows it to the program (`sys.argv[0]`, `$0`). So a
+    name with a slash is returned unchanged, relative to `cwd`.
 
-    Raises UsageError: not found (near names are offered) or not executable.
+    Raises UsageError: the name is not found (the message lists similar names) or is not executable.
     """
     if not name:
         raise UsageError("The command is empty.", hint="Write it after --, as in: dynotune run -- python train.py")
@@ -99,7 +99,7 @@ def _near(name: str, folders: list[Path]) -> str:
 
 
 def no_process(why: str) -> CannotRunHere:
-    """Say that the machine starts no process."""
+    """Build the error for a machine that cannot start a process."""
     return CannotRunHere(
         f"Cannot start a process: {why}.",
         hint="The machine allows no more of them, or has no memory left: see `ulimit -u`, `ulimit -v` and `free`.",
@@ -107,7 +107,7 @@ def no_process(why: str) -> CannotRunHere:
 
 
 def not_started(order: Mapping[str, Any], failure: Mapping[str, Any]) -> DynotuneError:
-    """Say why the command in `order` did not start, from the step that failed in the supervisor."""
+    """Build the error for a command that did not start, from the step that failed in the supervisor."""
     name, why = order["command"][0], os.strerror(failure["errno"]) if failure["errno"] else failure["why"]
     if failure["failed"] == "sandbox":
         return CannotRunHere(

@@ -1,4 +1,4 @@
-"""Running a command as if dynotune were not there: terminal, signals, job control, how it ended; with a record."""
+"""Run a command as if dynotune were absent (terminal, signals, job control, exit status), and keep a record."""
 
 import contextlib
 import os
@@ -21,14 +21,14 @@ from dynotune.schema.setting import Setting
 
 
 def run_in_foreground(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, run_dir: Path | None) -> Exit:
-    """Start the command on our own descriptors, in our own process group, and wait for its end.
+    """Start the command with dynotune's own descriptors and process group, and wait for its end.
 
-    A signal sent to dynotune alone is handed on; one that the whole group got is not, since the command has had it.
-    When the command stops (Ctrl-Z), dynotune stops too, and goes on with it. What it leaves running in the background
-    after a normal end is left alone; if dynotune is killed, it all is. Main thread only, and no other thread may be
-    running Python code that waits for signals.
+    A signal sent to dynotune alone is forwarded. A signal to the whole process group is not, because the command has
+    received it. When the command stops (Ctrl-Z), dynotune stops and continues with it. After a normal end, background
+    processes of the command go on; if dynotune is killed, all of them are ended. Call this on the main thread only,
+    while no other thread runs Python code that waits for signals.
 
-    Raises UsageError, CannotRunHere: as `launcher.start`.
+    Raises UsageError, CannotRunHere: as for `launcher.start`.
     """
     with (
         SignalInbox(FROM_OUTSIDE) as inbox,
@@ -47,9 +47,9 @@ def run_in_foreground(command: Sequence[str], *, env: Mapping[str, str], cwd: Pa
 
 
 def die_by(number: int) -> None:
-    """Die by the signal the command died by, leaving no second core file.
+    """End dynotune by the signal that ended the command, without a second core file.
 
-    Returns only where that is not possible (process 1 of a container): then exit with 128 + `number`.
+    Where that is impossible (process 1 of a container), return; the caller then exits with 128 + `number`.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -63,9 +63,9 @@ def die_by(number: int) -> None:
 
 
 class TransparentRun:
-    """Command that runs as without dynotune; `folder` takes what is recorded of it, None for nothing.
+    """Run a command as it runs without dynotune; `folder` takes its record, None keeps nothing.
 
-    Running and recording are two calls: the command's exit is its own, whatever becomes of the record.
+    Running and recording are separate calls, so that a failure to record does not change the command's exit status.
     """
 
     def __init__(self, command: Sequence[str], settings: Sequence[Setting], *, cwd: Path, folder: Path | None) -> None:
@@ -76,9 +76,9 @@ class TransparentRun:
     def run(
         self, env: Mapping[str, str], facts: Facts, *, step_function: str | None = None, watched: bool = False
     ) -> Exit:
-        """Run the command to its own end. `watched`: its steps are followed while it runs, however many they are.
+        """Run the command until it ends. `watched`: follow all of its steps while it runs.
 
-        Raises UsageError, CannotRunHere: it cannot be started, or not with these settings.
+        Raises UsageError, CannotRunHere: the command cannot be started, or cannot be started with these settings.
         """
         command, env = variants.variant(self._command, env, self._settings, self._cwd)
         child_env, planned = environment.build(self._settings, env, run_dir=self._folder, facts=facts)
@@ -91,11 +91,11 @@ class TransparentRun:
         return exit_
 
     def record(self, exit_: Exit) -> Run:
-        """Record what came of the run that ended with `exit_`; written as `run.json` if there is a folder.
+        """Summarise the run that ended with `exit_`, and write `run.json` if there is a folder.
 
         Raises:
-            RecordError: what its processes wrote cannot be read.
-            CannotRunHere: it cannot be written.
+            RecordError: a record of its processes cannot be read.
+            CannotRunHere: `run.json` cannot be written.
         """
         folder = self._folder
         records = [] if folder is None else Records(folder).update()

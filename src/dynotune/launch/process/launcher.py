@@ -1,4 +1,4 @@
-"""Starting a command under a supervisor, and the handle on everything that comes of it."""
+"""Start a command under a supervisor, and return a handle on all of its processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LOOK_AGAIN_S = 0.02
 
 @dataclass(frozen=True)
 class Exit:
-    """End of the command: a code, or a signal; the other is None."""
+    """End of the command: an exit code or a signal; the other field is None."""
 
     code: int | None = None
     signal: int | None = None
@@ -66,26 +66,27 @@ def start(
     seed: Seed | None = None,
     nice: int = 0,
 ) -> Launched:
-    """Start `command` and return once it runs.
+    """Start `command` and return as soon as it runs.
 
-    Captured: stdin as `standard_input` says, stdout and stderr in files of the run folder, a session of its own,
-    `{run_dir}` in its words replaced by a folder in the run folder, and everything ended when the command is. Not
-    captured: our descriptors and process group, its words untouched, and what it leaves in the background stays.
+    A captured command gets the stdin of `standard_input`, stdout and stderr in files of the run folder, and a session
+    of its own. `{run_dir}` in its arguments becomes a folder in the run folder, and all of its processes are ended when
+    the command ends. A command that is not captured gets dynotune's descriptors and process group and unchanged
+    arguments, and its background processes go on.
 
-    Makes the calling process a subreaper, so that even a killed supervisor leaves no orphan. Ignored signals
-    and the signal mask are passed on as they are found, but for SIGPIPE and SIGXFSZ: Python ignores those two
-    at its start and cannot tell what it found.
+    The calling process becomes a subreaper, so that even a killed supervisor leaves no orphan. The command inherits
+    ignored signals and the signal mask, except for SIGPIPE and SIGXFSZ: Python ignores these two at its start and
+    cannot tell how they were set before.
 
     Args:
-        env: the whole environment of the command; `DYNOTUNE_RUN` is added, by which its processes are known.
-        run_dir: None for nothing to be kept; only without `capture`.
-        sandbox: `auto` shows `cwd` copy-on-write where the kernel can; only with `capture`.
-        keep: folders that the view leaves writable for real besides the run folder, such as caches.
-        seed: shows the folder above `cwd` with other files; only with a view.
+        env: complete environment of the command; `DYNOTUNE_RUN` is added to identify its processes.
+        run_dir: run folder; None keeps nothing and is allowed only without `capture`.
+        sandbox: `auto` shows `cwd` copy-on-write if the kernel supports it; only with `capture`.
+        keep: folders such as caches that stay writable for real in the view, besides the run folder.
+        seed: shows the folder above `cwd` with other files; needs a view.
 
     Raises:
-        UsageError: the command or the working directory is not there or cannot be started.
-        CannotRunHere: the machine refuses.
+        UsageError: the command or the working directory does not exist or cannot be used.
+        CannotRunHere: the machine does not allow the start.
     """
     cwd = cwd.absolute()
     if run_dir is not None:
@@ -139,9 +140,9 @@ def start(
 
 @dataclass(eq=False)
 class Launched:
-    """A started command and everything that came of it. Leaving the `with` block ends what is still there.
+    """A started command and all of its processes. Leaving the `with` block ends the remaining ones.
 
-    `changes`: what happened to files below the working directory, or to their copies; set at the end of a captured run.
+    `changes`: changes to files below the working directory, or to their copies; set when a captured run ends.
     """
 
     _order: Mapping[str, Any]
@@ -166,7 +167,7 @@ class Launched:
 
     @property
     def sandbox_reason(self) -> str:
-        """Say why it does not."""
+        """Say why the command does not work on a copy; "" if it does."""
         return self._view if isinstance(self._view, str) else ""
 
     @property
@@ -174,15 +175,14 @@ class Launched:
         return self.changes.paths
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when `poll` has something to learn."""
+        """Return a descriptor that becomes readable when `poll` has something to read."""
         return self._messages.fileno()
 
     def poll(self) -> Exit | None:
-        """Tell how the command ended, once nothing of it is left; None until then.
+        """Return how the command ended once all of its processes have ended, and None before.
 
         Raises:
-            CannotRunHere: its supervisor was killed (everything is ended then), or part of it cannot be
-            ended.
+            CannotRunHere: the supervisor was killed (then everything is ended), or a process cannot be ended.
         """
         if self._exit is None:
             for message in self._messages.take():
@@ -192,7 +192,7 @@ class Launched:
         return self._exit
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
-        """Wait as `poll` does, up to `timeout_s`; for as long as it takes when None."""
+        """Wait as `poll` does for at most `timeout_s` seconds; None waits without limit."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         ready = select.poll()
         ready.register(self.fileno(), select.POLLIN)
@@ -204,9 +204,9 @@ class Launched:
         return exit_
 
     def end(self, grace_s: float = 5.0) -> Exit:
-        """End every process that came of the command: SIGTERM, and SIGKILL after `grace_s` (at once when 0).
+        """End every process of the command: SIGTERM, then SIGKILL after `grace_s` (at once when 0).
 
-        Raises CannotRunHere: as `poll`; or a process does not die, stuck in the kernel.
+        Raises CannotRunHere: as for `poll`; or a process stuck in the kernel does not die.
         """
         if self._exit is None:
             self._messages.send({"end": grace_s})
@@ -219,25 +219,24 @@ class Launched:
         return exit_
 
     def send_signal(self, number: int) -> None:
-        """Hand a signal on to the command, unless its process group has had it already (see `supervisor`)."""
+        """Forward a signal to the command, unless its process group has already received it (see `supervisor`)."""
         self._messages.send({"signal": number})
 
     def take_stop(self) -> bool:
-        """Tell whether the command has been stopped since the last call."""
+        """Tell whether the command was stopped since the last call."""
         stopped, self._stopped = self._stopped, False
         return stopped
 
     def tree_pids(self) -> list[int]:
-        """Return the command's processes that are alive now, sorted; sessions of their own and daemons included."""
+        """Return the sorted ids of the command's living processes, including other sessions and daemons."""
         if self._supervisor.returncode is not None:
             return []
         return sorted(process.pid for process in processes.descendants(self._supervisor.pid))
 
     def cpu_s(self) -> float | None:
-        """Return CPU time of all its processes so far, those that have ended included; None where unknown.
+        """Return the CPU time (s) that all processes of the command have used, ended ones included; None if unknown.
 
-        Processes whose parents ignore SIGCHLD are counted only while they live: the kernel keeps no account
-        of them.
+        Processes whose parents ignore SIGCHLD count only while they live, because the kernel keeps no total for them.
         """
         if self._over or self._supervisor.returncode is not None:
             return self._cpu_s
@@ -275,7 +274,7 @@ class Launched:
         self.pid = message["pid"]
 
     def _leave_supervisor(self) -> None:
-        """Wait until the supervisor has ended everything. If a process does not die, it goes on trying alone."""
+        """Wait until the supervisor has ended everything; it alone goes on trying if a process does not die."""
         self._messages.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._supervisor.wait(_UNKILLABLE_S)
@@ -290,7 +289,7 @@ class Launched:
         try:
             self._look_at_changes()
         finally:
-            # It waits for this to remove the copies. If that takes very long, it goes on alone.
+            # The supervisor waits until dynotune has removed the copies, but not longer than _REMOVAL_S.
             self._messages.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._supervisor.wait(_REMOVAL_S)
@@ -309,7 +308,7 @@ class Launched:
             self.changes = changes.between(self._before, after)
 
     def _lost(self) -> CannotRunHere:
-        """End what the supervisor left when it was killed."""
+        """End the processes that a killed supervisor left."""
         try:
             status = self._supervisor.wait(_UNKILLABLE_S)
         except subprocess.TimeoutExpired:
@@ -336,10 +335,10 @@ class Launched:
         )
 
     def _end_orphans(self) -> list[int]:
-        """Kill and reap what is left of the command: orphans are our children now.
+        """Kill and reap the remaining processes of the command, which as orphans are now children of dynotune.
 
         Returns:
-            Ids of the processes that still live when the limit has passed: another user's, or stuck in the kernel.
+            Ids of processes still alive after the limit: another user's, or stuck in the kernel.
         """
         mark = os.fsencode(f"{MARK}={self._run_dir}")
         began_s = time.monotonic()
@@ -355,7 +354,7 @@ class Launched:
             killed = {pid: process for pid, process in killed.items() if not _is_reaped(process, killed)}
             if not orphans and not killed:
                 return []
-            # Nobody waits for what may not be ended.
+            # Nothing else reaps a process that may not be ended.
             limit_s = _UNENDABLE_S if refused.issuperset(killed) else _UNKILLABLE_S
             if time.monotonic() >= began_s + limit_s:
                 return sorted(killed)
@@ -367,7 +366,7 @@ class Launched:
 
 
 def _start_supervisor(run_dir: Path | None, lease: Lease) -> tuple[subprocess.Popen[bytes], Messages]:
-    """Start it with streams in `run_dir`, which captures what the command prints; None for our own streams."""
+    """Start the supervisor with streams in `run_dir`, which captures the output; None uses dynotune's own streams."""
     ours, theirs = socket.socketpair()
     source = str(Path(dynotune.__file__).parent.parent)
     command = [sys.executable, "-I", "-S", "-c", _SUPERVISOR, source, str(theirs.fileno())]
@@ -378,11 +377,11 @@ def _start_supervisor(run_dir: Path | None, lease: Lease) -> tuple[subprocess.Po
                 passed = [theirs.fileno()] + ([] if lease.descriptor is None else [lease.descriptor])
                 more: dict[str, Any] = {"start_new_session": True, "pass_fds": passed}
             else:
-                # Descriptors that we were given beyond the three are the command's as well.
+                # The command also inherits all descriptors beyond the three standard ones that dynotune was given.
                 theirs.set_inheritable(True)
                 more = {"close_fds": False}
-            # In "/" it keeps no file system busy, and subprocess does not choose posix_spawn(3), which would
-            # leave signals 32 and 33 ignored.
+            # Working in "/" keeps no file system busy. It also stops subprocess from choosing posix_spawn(3), which
+            # would leave signals 32 and 33 ignored.
             supervisor = subprocess.Popen(command, cwd="/", **streams, **more)
     except OSError as error:
         ours.close()
@@ -409,9 +408,9 @@ def _ignored_signals() -> list[int]:
 
 
 def _is_reaped(process: processes.Process, dying: Collection[int]) -> bool:
-    """Tell whether the process is gone, or a zombie that its parent has to reap.
+    """Tell whether the process is gone, or is a zombie that its own parent has to reap.
 
-    `dying`: ids of processes that were killed. Zombies whose parent is one of them become ours.
+    `dying`: ids of killed processes. Zombies whose parent is one of these become children of dynotune.
     """
     with contextlib.suppress(ChildProcessError):
         os.waitpid(process.pid, os.WNOHANG)

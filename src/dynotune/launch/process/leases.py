@@ -1,9 +1,9 @@
-"""Notes of what a captured run would leave if dynotune and its supervisor were killed together, and its removal.
+"""Record what a captured run would leave if dynotune and its supervisor were killed together, and remove it later.
 
 A lease is a file in the user's state folder that names the run folder and the folder of the run's copies. Dynotune and
-the supervisor hold a lock on it, of which the kernel lets go when both are dead, however they died: no process id has
-to be trusted. A later start takes the leases that nobody holds, ends the processes that are marked by the run folder in
-their environment or see the run's mount, and removes the copies.
+the supervisor lock the file. The kernel releases the lock when both are dead, whatever killed them, so no process id
+has to be trusted. A later start takes the leases that nobody locks. The later start ends processes that have the run
+folder in their environment or see the run's mount, and removes the copies.
 """
 
 import contextlib
@@ -23,18 +23,18 @@ from dynotune.schema import private
 
 MARK = "DYNOTUNE_RUN"
 PREFIX = "dt-"
-"""Short: programs put sockets below their folder for temporary files; the path of a socket has 107 bytes at most."""
+"""Keep the prefix short: programs put sockets below their temporary folder, and their paths have at most 107 bytes."""
 _OLD_S = 30 * 86400.0
 _ENDING_S = 10.0
 _LOOK_AGAIN_S = 0.02
 
 
 class Lease:
-    """Lease held from `take` until `give_back`, or the death of all who hold its descriptor.
+    """Lease that lasts from `take` to `give_back`, or until all holders of its descriptor are dead.
 
     Args:
-        run_dir: by which the run's processes are known; None if it has none that could be left.
-        descriptor: to be passed on to the supervisor; None where no file could be made.
+        run_dir: run folder that identifies the run's processes; None if the run starts no process that could remain.
+        descriptor: descriptor to pass to the supervisor; None if no file could be made.
     """
 
     def __init__(self, run_dir: Path | None = None) -> None:
@@ -44,17 +44,17 @@ class Lease:
         self.descriptor: int | None = None
 
     def scratch_below(self, base: Path) -> Path:
-        """Return where the run's copies, or other temporary files, go. The name is also the source of its mount."""
+        """Return the folder for the run's copies or other temporary files. The folder's name is its mount's source."""
         return base / f"{PREFIX}{self.token}"
 
     def take(self, scratch: str = "") -> None:
-        """Note it on disk. `scratch`: the folder of copies, which is made after this. Without room there is no note."""
+        """Write the lease to disk, if there is room. `scratch`: the folder of copies, which is made afterwards."""
         partial = self.path.with_suffix(".new")
         with contextlib.suppress(OSError):
             private.folder(self.path.parent.parent, self.path.parent.name)
             descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                # Locked before it has its name: nobody finds it free.
+                # Lock the file before it gets its name, so that no other process finds it unlocked.
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 run_dir = "" if self._run_dir is None else str(self._run_dir)
                 noted = {"token": self.token, "run_dir": run_dir, "scratch": scratch, "where": _where()}
@@ -67,7 +67,7 @@ class Lease:
             self.descriptor = descriptor
 
     def make_scratch(self, base: Path) -> Path:
-        """Make that folder, noted before it is there. Raises OSError: it cannot be made."""
+        """Make the folder of copies after recording it in the lease. Raises OSError: it cannot be made."""
         scratch = self.scratch_below(base)
         self.take(str(scratch))
         try:
@@ -78,13 +78,13 @@ class Lease:
         return scratch
 
     def close(self) -> None:
-        """Let go of the descriptor; the note stays for as long as the supervisor holds it."""
+        """Close the descriptor; the lease lasts as long as the supervisor holds its own."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
 
     def give_back(self) -> None:
-        """Give back the folder: nothing of the run is left."""
+        """Delete the lease, because nothing of the run remains."""
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
         self.close()
@@ -92,9 +92,9 @@ class Lease:
 
 @contextlib.contextmanager
 def temporary_folder(base: Path) -> Iterator[Path]:
-    """Make a folder in `base` that nobody else can look into; it is removed at the end, or by `sweep` after a kill.
+    """Make a private folder in `base`; remove it at the end, or by `sweep` if dynotune is killed.
 
-    Raises OSError: it cannot be made.
+    Raises OSError: the folder cannot be made.
     """
     lease = Lease()
     scratch = lease.make_scratch(base)
@@ -106,16 +106,16 @@ def temporary_folder(base: Path) -> Iterator[Path]:
 
 
 class Leftovers(NamedTuple):
-    """Remains of killed runs, gone now."""
+    """Remains of killed runs that were removed."""
 
     num_processes: int = 0
     num_bytes: int = 0
 
 
 def sweep() -> Leftovers:
-    """End and remove what runs have left whose dynotune and supervisor were killed. Those that live are not touched.
+    """Remove the remains of runs whose dynotune and supervisor were killed; leave living runs alone.
 
-    Processes and files that cannot be ended or removed stay noted, for the next time.
+    Leases stay for processes and files that cannot be ended or removed, so that the next call tries again.
     """
     found = Leftovers()
     try:
@@ -150,21 +150,21 @@ def _sweep_one(path: Path) -> Leftovers:
             if scratch.exists():
                 return Leftovers(num_processes)
         elif not is_here and time.time() - status.st_mtime < _OLD_S:
-            return Leftovers()  # another machine's, in a home that is shared
+            return Leftovers()  # belongs to another machine that shares this home folder
         path.unlink(missing_ok=True)
         return Leftovers(num_processes, num_bytes)
 
 
 def _end_marked(token: str, run_dir: str) -> int:
-    """Send SIGKILL to the processes of a run, and to their descendants.
+    """Send SIGKILL to the processes of a run and to their descendants.
 
     Returns:
-        How many there were.
+        The number of processes.
 
     Raises:
-        TimeoutError: some are left.
-        BlockingIOError: another run goes on in that folder now. A run is noted before it starts: whoever is asked
-            after looking for processes knows of all that were found.
+        TimeoutError: some processes remain.
+        BlockingIOError: another run now uses that folder. A run writes its lease before it starts, so checking leases
+            after listing processes covers every listed process.
     """
     deadline_s = time.monotonic() + _ENDING_S
     ended: set[tuple[int, int]] = set()
@@ -182,7 +182,7 @@ def _end_marked(token: str, run_dir: str) -> int:
 
 
 def _is_held(run_dir: str, *, but: str) -> bool:
-    """Tell whether a run that lives has this folder."""
+    """Tell whether a living run uses this folder."""
     for path in _folder().glob("*.json"):
         with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
             if path.stem != but and json.loads(file.read()).get("run_dir") == run_dir:
@@ -204,7 +204,7 @@ def _is_marked(pid: int, token: str, run_dir: str) -> bool:
 
 
 def _is_ours(scratch: Path, token: str) -> bool:
-    """Tell whether a run of ours made it, and nobody put something in its place."""
+    """Tell whether one of our runs made the folder, and nobody replaced it."""
     try:
         status = scratch.lstat()
         return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and scratch.name == f"{PREFIX}{token}"
@@ -213,7 +213,7 @@ def _is_ours(scratch: Path, token: str) -> bool:
 
 
 def size_bytes(folder: Path) -> int:
-    """Return what the folder takes on disk; no link is followed."""
+    """Return the disk space of a folder in bytes, without following links."""
     found = 0
     for inside, _, names in os.walk(folder):
         for name in names:
@@ -228,11 +228,11 @@ def _folder() -> Path:
         try:
             state = Path.home() / ".local" / "state"
         except RuntimeError:
-            state = Path(os.devnull)  # a user without a home: there can be no note
+            state = Path(os.devnull)  # a user without a home folder, so no lease can exist
     return state / "dynotune" / "leases"
 
 
 def _where() -> str:
-    """Identify this boot of this machine, and this view of its processes."""
+    """Identify this machine, this boot and this pid namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot} {Path('/proc/self/ns/pid').stat().st_ino}"

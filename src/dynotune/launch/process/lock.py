@@ -1,8 +1,8 @@
-"""One measuring dynotune at a time on the same cores and GPUs: the second waits.
+"""Let only one dynotune at a time measure on the same cores and GPUs; a second one waits.
 
-A byte of a file stands for a core or a GPU, and a record lock on it for its use. The kernel lets go of it
-when the process dies, however it dies. The file is one user's own and names the boot of the machine, so that
-a home folder shared between machines does not make one wait for the other.
+Each core or GPU has a byte in a file, and a record lock on the byte marks its use. The kernel releases the lock when
+the process dies, whatever ended it. Each user has one file per boot of the machine, so that machines with a shared home
+folder do not wait for each other.
 """
 
 import errno
@@ -18,7 +18,7 @@ from dynotune.launch.process import processes
 from dynotune.schema import private
 from dynotune.schema.errors import CannotRunHere, may_fail
 
-# struct flock where off_t has 64 bits: l_type, l_whence, l_start, l_len, l_pid.
+# struct flock with a 64-bit off_t: l_type, l_whence, l_start, l_len, l_pid.
 _FLOCK = struct.Struct("hhqqi4x")
 _FIRST_GPU = 1 << 20
 _TO_THE_END = 0
@@ -26,24 +26,24 @@ _LONGEST_WAIT_S = 12 * 3600.0
 _LOOK_AGAIN_S = 0.2
 
 _Part = tuple[int, int]
-"""A stretch of the file: its first byte and its length, `_TO_THE_END` for all that follow."""
+"""A range of bytes in the file: its start and its length, or `_TO_THE_END` for an open end."""
 
 
 @contextmanager
 def measuring(
     state_dir: Path, *, cpus: Collection[int], gpus: Collection[int] | None, on_wait: Callable[[int | None], None]
 ) -> Iterator[None]:
-    """Hold these cores and GPUs for measuring, waiting for whoever holds one of them.
+    """Lock these cores and GPUs for measuring; wait while another dynotune holds one of them.
 
-    All or nothing: nothing is held while waiting, so two that want overlapping sets cannot block each other
-    for good. Not reentrant: record locks do not exclude their own process.
+    A waiting process holds no lock, so two processes with overlapping sets cannot deadlock. The lock is not reentrant:
+    record locks do not exclude their own process.
 
     Args:
-        cpus: logical numbers, as in the affinity mask. gpus: indices; None for all, as where they are not
-        known. on_wait: called once before each wait with the id of the process that is waited for, None where
-        unknown.
+        cpus: logical numbers, as in the affinity mask.
+        gpus: indices; None, also used if the GPUs are unknown, stands for all.
+        on_wait: function called before each wait with the id of the process that holds the lock; None if unknown.
 
-    Raises CannotRunHere: the lock file cannot be made; the other is stopped, or holds it for hours.
+    Raises CannotRunHere: the lock file cannot be made, or the other process is stopped or holds the lock for hours.
     """
     wanted = [(cpu, 1) for cpu in sorted(set(cpus))]
     wanted += [(_FIRST_GPU, _TO_THE_END)] if gpus is None else [(_FIRST_GPU + gpu, 1) for gpu in sorted(set(gpus))]
@@ -100,7 +100,7 @@ def _let_go(descriptor: int, part: _Part) -> None:
 def _holder(descriptor: int, part: _Part) -> int | None:
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, *part, 0)
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
-    # 0: a process that this pid namespace does not see. Unlocked: it let go meanwhile.
+    # 0: a process outside this pid namespace. Unlocked: the other process has released the lock meanwhile.
     return pid if kind != fcntl.F_UNLCK and pid > 0 else None
 
 

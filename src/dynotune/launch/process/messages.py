@@ -1,4 +1,4 @@
-"""What dynotune and a supervisor say to each other: JSON, a line a message."""
+"""Exchange messages between dynotune and a supervisor: JSON, one line for each message."""
 
 import json
 import socket
@@ -18,23 +18,23 @@ class Messages:
         return self._control.fileno()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send, or find the other side gone."""
+        """Send the message, or set `broken` if the other side is gone."""
         try:
             self._control.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
             self.broken = True
 
     def take(self) -> list[dict[str, Any]]:
-        """Take the complete messages that have come; sets `broken` when the other side is gone."""
+        """Return the complete messages that have arrived; set `broken` if the other side is gone."""
         while self._receive(socket.MSG_DONTWAIT):
             pass
         come, self._come = self._come, []
         return come
 
     def wait_for_one(self, limit_s: float | None = None) -> dict[str, Any] | None:
-        """Return the next message; None if the other side goes away before it is whole, or `limit_s` have passed.
+        """Return the next message; None if the other side closes before the message is complete, or at `limit_s`.
 
-        Without a limit for who lives only as long as the other side.
+        Omit the limit in a process that lives only as long as the other side.
         """
         self._control.settimeout(limit_s)
         try:

@@ -1,7 +1,7 @@
-"""Where the folder of a comparison, a study or timed starts comes from: begun by this user, or brought from elsewhere.
+"""Tell whether this user began the folder of a comparison, study or start timing, or someone else brought it.
 
-What goes on runs the command and the settings in the folder. A folder that was begun here says so by a mark that only
-this user can make. In any other one, the user types again what could run foreign code.
+Resuming runs the command and the settings in the folder. A folder that was begun here has a mark that only this user
+can make. For any other folder, the user must type again everything that could run foreign code.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _KEY_BYTES = 32
 
 
 class _Origin(msgspec.Struct, frozen=True):
-    """Words that were typed when it was begun, without secrets, and the mark of the user who typed them."""
+    """The arguments typed at the beginning, without secrets, and the mark of the user who typed them."""
 
     command: list[str]
     cwd: str
@@ -36,7 +36,7 @@ class _Origin(msgspec.Struct, frozen=True):
 
 
 def mark(folder: Path, begun: msgspec.Struct) -> None:
-    """Mark the new folder of the document `begun`. Without a place for the user's key, it stays unmarked."""
+    """Mark the new folder of the document `begun`. If the user's key cannot be stored, the folder stays unmarked."""
     tree = _tree(begun)
     run = tree["run"]
     origin = _Origin(run["command"], run["cwd"], [str(one) for one in _settings(tree) if knobs.must_be_typed(one)])
@@ -46,9 +46,9 @@ def mark(folder: Path, begun: msgspec.Struct) -> None:
 
 
 def to_type(folder: Path, begun: msgspec.Struct | bytes) -> tuple[list[str], list[Setting]]:
-    """Return the command (empty if the user typed it) and settings of a document in `folder` that were not typed here.
+    """Return a document's command (empty if the user typed it) and settings that the user did not type on this machine.
 
-    `begun`: the document, or its JSON. Secrets in it do not count.
+    `begun`: the document, or its JSON text. Secrets in the document are ignored.
     """
     tree = _tree(begun)
     found = [one for one in _settings(tree) if knobs.must_be_typed(one)]
@@ -59,7 +59,7 @@ def to_type(folder: Path, begun: msgspec.Struct | bytes) -> tuple[list[str], lis
 
 
 def was_typed(base: Path, command: Sequence[str], cwd: Path) -> bool:
-    """Tell whether this user began something below `base` with this command, in this working directory."""
+    """Tell whether this user began a folder below `base` with this command in this working directory."""
     try:
         found = [_read(folder) for folder in base.iterdir() if (folder / FILE).exists()]
     except OSError:
@@ -68,9 +68,9 @@ def was_typed(base: Path, command: Sequence[str], cwd: Path) -> bool:
 
 
 def refuse_foreign(folder: Path, begun: msgspec.Struct, now: RunSpec) -> None:
-    """Refuse to resume a command or settings from elsewhere unless the user types them again now.
+    """Refuse to resume a foreign command or foreign settings unless the user types them again.
 
-    `now`: its command and settings are those typed now, or empty. Raises UsageError: with what to type.
+    `now`: the command and settings typed now, or empty. Raises UsageError: its hint shows what to type.
     """
     command, settings = to_type(folder, begun)
     typed = {redaction.redacted(str(one)) for one in now.settings}
@@ -93,7 +93,7 @@ def _tree(begun: msgspec.Struct | bytes) -> dict[str, Any]:
 
 
 def _settings(tree: dict[str, Any]) -> list[Setting]:
-    """Return all settings in a document, and those that its words name: of --try, KNOB=VALUE; of --values, KNOB=A,B."""
+    """Return all settings of a document, including those in options: --try has KNOB=VALUE, --values has KNOB=A,B."""
     texts = [*tree.get("extra", []), *tree.get("values", [])]
     found = list(_nested(tree))
     for knob, _, value in (text.partition("=") for text in texts if "=" in text):
@@ -110,7 +110,7 @@ def _nested(tree: Any) -> Iterator[Setting]:
 
 
 def _read(folder: Path) -> _Origin | None:
-    """Read what the mark in the folder covers; None without one, or with one of somebody else."""
+    """Read the content that the mark in the folder covers; None if the mark is missing or made by another user."""
     try:
         origin = document.parse((folder / FILE).read_bytes(), _Origin)
         expected = _mark_of(origin, _key())
@@ -124,18 +124,18 @@ def _mark_of(origin: _Origin, key: bytes) -> str:
 
 
 def _raw(origin: _Origin) -> bytes:
-    """Encode not as documents are: what a secret is now does not change what the mark covers."""
+    """Encode the mark's content independently of documents, because the rules for secrets may change later."""
     return json.dumps(msgspec.to_builtins(origin)).encode()
 
 
 def _key() -> bytes:
-    """Return the user's own key, made at its first use. Raises OSError: it cannot be read or made."""
+    """Return the user's own key, creating it at the first use. Raises OSError: it cannot be read or created."""
     path = private.state_folder() / "origin.key"
     private.folder(path.parent)
     with contextlib.suppress(FileExistsError):
-        # Whole or not at all: another dynotune may look at it now.
+        # Write the key atomically, because another dynotune may read it at the same time.
         made = path.with_name(f"origin.key.{os.getpid()}")
-        made.unlink(missing_ok=True)  # of a process that was killed, or a link that somebody planted
+        made.unlink(missing_ok=True)  # left by a killed process, or a link that someone planted
         with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(os.urandom(_KEY_BYTES))
         try:

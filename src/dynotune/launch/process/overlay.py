@@ -1,10 +1,10 @@
-"""Entering a copy-on-write view of a directory: namespaces and mounts, by what becomes the command.
+"""Enter a copy-on-write view of a directory by namespaces and mounts, in the process that becomes the command.
 
-Privileged (CAP_SYS_ADMIN), a mount namespace of its own is enough, and every user id stays what it is.
-Otherwise a user namespace comes with it, in which the caller's user and group id are mapped to themselves:
-the program sees its own ids as ever, files of all others as owned by 65534 (nobody), and cannot become anyone
-else (no sudo, no chown). The kernel still checks permissions with the real ids, supplementary groups
-included. Capabilities are gone in there, so a caller who has one to read files of others gets no view.
+With privileges (CAP_SYS_ADMIN), a new mount namespace is enough, and every user id stays as it is. Without them, a new
+user namespace is needed too, in which the caller's user and group id are mapped to themselves. There the program sees
+its own ids as usual, sees files of other users as owned by 65534 (nobody), and cannot change its user (no sudo, no
+chown). The kernel still checks permissions with the real ids, including supplementary groups. A user namespace removes
+capabilities, so a caller with a capability to read other users' files gets no view.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ _READS_ANYTHING = 1 << 1 | 1 << 2
 
 
 class View(NamedTuple):
-    """Folder to be shown copy-on-write, and where the copies go.
+    """A folder to show copy-on-write, and the place of the copies.
 
     Args:
-        cwd: the directory; absolute, links resolved.
-        scratch: an empty folder outside of it, on a file system that can hold an upper layer.
-        keep: folders below `cwd` that stay what they are, writable for real.
-        seed: a folder whose files lie over those of `cwd` from the start; "" for none.
-        gone: files of `cwd`, relative to it, that the view does not have.
+        cwd: directory; absolute path with links resolved.
+        scratch: empty folder outside `cwd`, on a file system that can hold an upper layer.
+        keep: folders below `cwd` that stay writable for real.
+        seed: folder whose files cover those of `cwd` from the start; "" for none.
+        gone: files of `cwd`, as relative paths, that the view hides.
     """
 
     cwd: str
@@ -52,7 +52,7 @@ class View(NamedTuple):
 
 
 class NoOverlay(OSError):
-    """Error: the kernel refuses the view. `step`: what was being done, in words."""
+    """Error: the kernel refuses the view. `step`: description of the failed step."""
 
     def __init__(self, error: OSError, step: str) -> None:
         super().__init__(error.errno, error.strerror)
@@ -64,7 +64,7 @@ class NoOverlay(OSError):
 
 @contextlib.contextmanager
 def doing(step: str) -> Iterator[None]:
-    """Raise NoOverlay in place of an OSError, with the step."""
+    """Convert an OSError in the `with` block to NoOverlay with this step."""
     try:
         yield
     except OSError as error:
@@ -72,23 +72,23 @@ def doing(step: str) -> Iterator[None]:
 
 
 def enter(view: View) -> None:
-    """Show `view.cwd` copy-on-write to this process and those it starts. Change into it afterwards.
+    """Show `view.cwd` copy-on-write to this process and its children. Change into the directory afterwards.
 
-    Other file systems mounted below it stay visible where the process is privileged; they are then written for real.
+    A privileged process still sees other file systems mounted below the directory, and writes to them for real.
 
-    Raises NoOverlay: with the step that was refused; the process is then in no state to go on.
+    Raises NoOverlay: with the failed step; the process must then exit.
     """
     keep = [*view.keep, *mounts_below(view.cwd)]
     _own_namespace()
-    # Opened inside the new namespace: a bind mount takes only mounts of its own namespace.
+    # Open inside the new namespace, because a bind mount accepts only mounts of its own namespace.
     kept = [(path, _open(path)) for path in keep]
     lower, upper, work = (_open(path) for path in (view.cwd, view.upper, view.work))
     options = f"lowerdir=/proc/self/fd/{lower},upperdir=/proc/self/fd/{upper},workdir=/proc/self/fd/{work}"
     target = f"/proc/self/fd/{lower}"
-    source = os.path.basename(view.scratch)  # processes that see the view are known by it (see `leases`)
+    source = os.path.basename(view.scratch)  # `leases` identifies processes that see the view by this name
     if _may_set(view.upper, "trusted.overlay.dynotune"):
-        # So that a directory of the user's can be renamed in one step, as it can without us; and so that the names of
-        # one file stay names of one file when it is written. A kernel may refuse either.
+        # With these options a directory can be renamed in one step, and hard links stay linked when a file is written,
+        # as without a view. A kernel may reject either option.
         for more in (",redirect_dir=on,index=on", ",redirect_dir=on", ""):
             try:
                 _mount(source, target, "overlay", 0, options + more)
@@ -107,7 +107,7 @@ def enter(view: View) -> None:
 
 
 def _take_away(cwd: str, name: str) -> None:
-    """Remove a file from the view, and the folders that it leaves empty."""
+    """Remove a file from the view, and then the folders that have become empty."""
     with doing(f"taking {name} out of the view"):
         os.unlink(os.path.join(cwd, name))
     folder = os.path.dirname(name)
@@ -118,9 +118,9 @@ def _take_away(cwd: str, name: str) -> None:
 
 
 def make_layers(view: View) -> None:
-    """Make the two folders that the overlay wants, the upper one looking like the directory it covers.
+    """Make the upper and the work folder of the overlay; the upper one copies the attributes of the directory.
 
-    Raises NoOverlay: the file system cannot keep the marks of an upper layer.
+    Raises NoOverlay: the file system cannot store the extended attributes of an upper layer.
     """
     with doing(f"keeping changes under {view.scratch}"):
         for path in (view.upper, view.work):
@@ -140,7 +140,7 @@ def make_layers(view: View) -> None:
 
 
 def _lay_over(view: View) -> None:
-    """Copy the seed, its folders looking like those that they cover."""
+    """Copy the seed into the upper layer, with the folder attributes of the directory."""
     import shutil
 
     shutil.copytree(view.seed, view.upper, symlinks=True, dirs_exist_ok=True)
@@ -151,7 +151,7 @@ def _lay_over(view: View) -> None:
 
 
 def remove(scratch: str) -> None:
-    """Remove the copies, whatever permissions they were left with. What cannot be removed stays."""
+    """Remove the copies, whatever their permissions. Copies that cannot be removed stay."""
     import shutil
 
     for folder, folders, _ in os.walk(scratch):
@@ -167,7 +167,7 @@ class _Handle(ctypes.Structure):
 
 
 def file_handle(path: str) -> bytes:
-    """Return the file system's name for the file, its kind first; b"-" if it does not say. Links are not followed."""
+    """Return the file system's handle of the file, its type first; b"-" if it has none. Links are not followed."""
     handle, mount = _Handle(128), ctypes.c_int()
     libc = ctypes.CDLL(None)
     if libc.name_to_handle_at(_AT_FDCWD, os.fsencode(path), ctypes.byref(handle), ctypes.byref(mount), 0) != 0:
@@ -176,7 +176,7 @@ def file_handle(path: str) -> bytes:
 
 
 def mounts_below(path: str) -> list[str]:
-    """Return the topmost mount points strictly below `path`."""
+    """Return the topmost mount points below `path`, without `path` itself."""
     found: list[str] = []
     with open("/proc/self/mountinfo", "rb") as file:
         points = {os.fsdecode(_unescape(line.split()[4])) for line in file}
@@ -188,13 +188,13 @@ def mounts_below(path: str) -> list[str]:
 
 
 def _own_namespace() -> None:
-    """Make a mount namespace; together with a user namespace if that is the only way to get one."""
+    """Make a mount namespace, together with a user namespace if the kernel requires one."""
     try:
         _unshare(_CLONE_NEWNS)
     except PermissionError:
         user, group = os.geteuid(), os.getegid()
         if user != 0 and _effective_capabilities() & _READS_ANYTHING:
-            # Python itself may be readable by it alone, and could then import nothing more in there.
+            # Python's files may be readable only through the capability, and Python could then import nothing more.
             lost = OSError(errno.EPERM, "it would take away the capability to read files of others")
             raise NoOverlay(lost, "making a view") from None
         with doing("making a user namespace"):
@@ -204,7 +204,7 @@ def _own_namespace() -> None:
             _write("/proc/self/uid_map", f"{user} {user} 1")
     except OSError as error:
         raise NoOverlay(error, "making a mount namespace") from error
-    # Or the overlay would show up in the namespace we came from.
+    # Without this, the overlay would also appear in the parent namespace.
     _mount(None, "/", None, _MS_SLAVE | _MS_REC, None)
 
 
@@ -228,7 +228,7 @@ def _open(path: str) -> int:
 
 
 def _write(path: str, text: str) -> None:
-    # As bytes: in a user namespace a codec might no longer be readable.
+    # Use bytes: in a user namespace the file of a codec may be unreadable.
     with open(path, "wb", buffering=0) as file:
         file.write(text.encode())
 

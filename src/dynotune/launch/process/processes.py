@@ -1,4 +1,4 @@
-"""Processes as the kernel tells them: who descends from whom, and signals that cannot hit the wrong one."""
+"""Read the kernel's process table, find descendants, and send signals that cannot reach a wrong process."""
 
 import contextlib
 import ctypes
@@ -19,8 +19,8 @@ class Process(NamedTuple):
     """One line of /proc/PID/stat.
 
     Args:
-        start_ticks: since boot; with `pid` it names a process for good, a pid alone is used again.
-        reaped_cpu_s: CPU time of its children that it has waited for, and of theirs.
+        start_ticks: start time since boot; together with `pid` it identifies a process, since pids are reused.
+        reaped_cpu_s: CPU time (s) of children that the process has waited for, and of their reaped children.
     """
 
     pid: int
@@ -33,13 +33,13 @@ class Process(NamedTuple):
 
 
 def read(pid: int) -> Process | None:
-    """Read the process, or None when there is none of that id, or none that we may see."""
+    """Read the process; None if it does not exist or is not visible."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             line = file.read()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    # The name in parentheses may itself hold blanks and parentheses.
+    # The name in parentheses may itself have blanks and parentheses.
     fields = line[line.rindex(b")") + 2 :].split()
     return Process(
         pid=pid,
@@ -53,9 +53,9 @@ def read(pid: int) -> Process | None:
 
 
 def tree(root: int) -> list[Process]:
-    """Return every process below `root`, sessions of their own and zombies included.
+    """Return every process below `root`, including other sessions and zombies.
 
-    One that forks while this looks can be missed: who must find all looks until nothing new turns up.
+    A process that forks during the walk can be missed; repeat the walk until it finds nothing new.
     """
     children: dict[int, list[Process]] = {}
     for process in everyone():
@@ -90,13 +90,13 @@ def environment_holds(pid: int, entry: bytes) -> bool:
 
 
 def send(process: Process, number: int) -> bool:
-    """Send a signal to exactly this process. False when we may not; one that is gone counts as reached."""
+    """Send a signal to exactly this process. Return False if not permitted; an ended process counts as success."""
     descriptor: int | None = None
     try:
         try:
             descriptor = os.pidfd_open(process.pid)
         except OSError as error:
-            # An old kernel, or one whose filter of system calls is older: by its id, looked at just before.
+            # On an old kernel or under an old system call filter, signal by process id, checked immediately before.
             if error.errno not in (errno.ENOSYS, errno.EPERM):
                 raise
         now = read(process.pid)
@@ -117,10 +117,10 @@ def send(process: Process, number: int) -> bool:
 
 
 def kill_all(root: int, limit_s: float = 1.0) -> list[int]:
-    """Freeze, then SIGKILL everything below `root`. Returns the ids of those that we may not signal.
+    """Stop, then SIGKILL everything below `root`. Return the ids of processes that may not be signalled.
 
-    Frozen first, so that a tree that forks faster than we look cannot outrun us. Another user's tree can: after
-    `limit_s` no more of its processes are looked for.
+    Stopping first keeps a tree that forks quickly from growing faster than it is killed. A tree of another user can
+    still do so: after `limit_s` seconds its further processes are not searched.
     """
     frozen: set[int] = set()
     refused: set[int] = set()
@@ -137,17 +137,17 @@ def kill_all(root: int, limit_s: float = 1.0) -> list[int]:
 
 
 def become_subreaper() -> None:
-    """Make what is orphaned below this process its child from now on (Linux 3.4)."""
+    """Make orphans below this process its children from now on (Linux 3.4)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent() -> None:
-    """Have the kernel SIGKILL this process when the thread that forked it ends; holds through `exec`."""
+    """Have the kernel SIGKILL this process when the thread that forked it ends; this stays in force after `exec`."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def dump_no_core() -> None:
-    """Let this process die without a core file, whatever core_pattern says."""
+    """Let this process die without a core file, whatever the value of core_pattern."""
     with contextlib.suppress(OSError):
         _prctl(_PR_SET_DUMPABLE, 0)
 

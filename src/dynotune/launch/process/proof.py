@@ -1,10 +1,10 @@
-"""The proof of a copy-on-write view: before the first run, what this user may do in this folder is done in the view.
+"""Prove a copy-on-write view before the first run: do in the view what this user may do in the folder.
 
-The folder's files are sorted into kinds by type, owner, group, mode, and whether they have another name in it. One of
-each kind is written, moved, linked and has its mode set in the view, and a file is made in one folder of each kind.
-Whatever the user may do in the folder itself must work in the view, with the same outcome, and must not reach the
-folder. Files that are neither the user's own nor writable are only looked at: moving them is rare, and losing the view
-for it would cost more.
+Files of the folder are sorted into kinds by type, owner, group, mode, and whether they have a second hard link. One
+file of each kind is written, moved, linked and given another mode in the view, and a file is made in one folder of each
+kind. Every operation that the user may do in the folder must work in the view with the same outcome, and must not
+change the folder. Files that the user neither owns nor may write are only read: programs rarely move them, and losing
+the view for such a move would cost more.
 """
 
 import errno
@@ -22,11 +22,11 @@ _LARGEST_BYTES = 1 << 26
 
 
 class _Sample(NamedTuple):
-    """One file or folder of a kind, as found outside.
+    """A file or folder of one kind, as found outside the view.
 
     Args:
-        name: relative to the directory, "." for itself.
-        other: another name of the same file in the directory; "" if there is none.
+        name: path relative to the directory; "." for the directory itself.
+        other: another hard link to the same file in the directory; "" if there is none.
     """
 
     name: str
@@ -40,14 +40,14 @@ class _Sample(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Tell whether the user may set its mode and move it. Root may not only where nobody may write."""
+        """Tell whether the user may change its mode and move it. Root may, except where nobody may write."""
         return self.writable if os.geteuid() == 0 else os.geteuid() == self.status.st_uid
 
 
 def try_out(view: View) -> None:
-    """Enter the view and prove that it behaves as the directory does, and keeps what is written from it.
+    """Enter the view, check that it behaves as the directory does, and check that no write reaches the directory.
 
-    Raises NoOverlay: it does not work here, or not as the directory.
+    Raises NoOverlay: the view does not work here, or behaves differently.
     """
     with overlay.doing(f"looking into {view.cwd}"):
         real = os.open(view.cwd, os.O_RDONLY | os.O_DIRECTORY)
@@ -56,7 +56,7 @@ def try_out(view: View) -> None:
     overlay.enter(view)
     os.chdir(view.cwd)
     token = f".dynotune-{os.urandom(8).hex()}"
-    # Folders last: a renamed file is found under its own name again.
+    # Try folders last, since each file must be found under its own name again after a rename.
     for sample in sorted(samples, key=lambda one: one.is_folder):
         try:
             (_try_folder if sample.is_folder else _try_file)(sample, token, real)
@@ -72,7 +72,7 @@ def try_out(view: View) -> None:
 
 
 def _samples(cwd: str, skip: set[str]) -> Iterator[_Sample]:
-    """Yield one file of each kind, the smallest, from a walk that lists nearest folders first."""
+    """Yield the smallest file of each kind, from a walk that lists nearest folders first."""
     kinds: dict[tuple[int, ...], _Sample] = {}
     names: dict[int, str] = {}
     to_list, num_seen = [""], 0
@@ -120,7 +120,7 @@ def _kind(status: os.stat_result, writable: bool) -> tuple[int, ...]:
 
 
 def _try_file(sample: _Sample, token: str, real: int) -> None:
-    """Write to it, link it, move it and set its mode; the real one stays as it is."""
+    """Write to the file, link it, move it and set its mode in the view; the real file must stay unchanged."""
     path, was = Path(sample.name), sample.status
     if was.st_size > _LARGEST_BYTES or not _is_unchanged(sample, real):
         return
@@ -147,7 +147,7 @@ def _try_file(sample: _Sample, token: str, real: int) -> None:
 
 
 def _try_folder(sample: _Sample, token: str, real: int) -> None:
-    """Make a folder and a file in it, which must belong to whom they would outside; move and remove them."""
+    """Make a folder and a file in the folder, check that their owners are as outside, then move and remove them."""
     path, was = Path(sample.name), sample.status
     made, moved = path / token, path / f"{token}-moved"
     _must(path.stat().st_mode == was.st_mode, "it has another mode in the view")
@@ -185,7 +185,7 @@ def _is_outside(path: Path, real: int) -> bool:
 
 
 def _is_unchanged(sample: _Sample, real: int) -> bool:
-    """Tell whether the real file is as it was found. Another program may be at work on it."""
+    """Tell whether the real file is unchanged. Another program may be writing it."""
     try:
         now = os.stat(sample.name, dir_fd=real, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A repository as it was at another revision: what has to change in a view of the working tree."""
+"""Show a repository at another revision: find the changes that a view of the working tree needs."""
 
 import os
 import shutil
@@ -21,11 +21,11 @@ _GIT_S = 600.0
 
 
 class Revision(NamedTuple):
-    """A commit of the repository that a folder lies in.
+    """A commit of the repository that contains a folder.
 
     Args:
-        root: of the working tree; absolute, links resolved.
-        differing, gone: tracked files that the commit has otherwise, or not, relative to `root`.
+        root: root of the working tree; absolute path with links resolved.
+        differing, gone: tracked files, relative to `root`, that differ in the commit or are missing there.
     """
 
     root: Path
@@ -37,11 +37,11 @@ class Revision(NamedTuple):
 
 
 def find(cwd: Path, ref: str) -> Revision:
-    """Look `ref` up in the repository that holds `cwd`. Nothing is changed.
+    """Look up `ref` in the repository that contains `cwd`, without changing anything.
 
     Raises:
         CannotRunHere: git is not installed.
-        UsageError: no repository, no such revision, one whose submodules differ, or what the working tree holds.
+        UsageError: no repository, an unknown revision, one with other submodules, or one equal to the working tree.
     """
     root = Path(_git(cwd, "rev-parse", "--show-toplevel").strip()).resolve()
     try:
@@ -53,8 +53,8 @@ def find(cwd: Path, ref: str) -> Revision:
     differing, gone = _differences(root, commit, ref)
     if not differing and not gone:
         raise UsageError(
-            f"The working tree holds {ref} already: both arms would be the same.",
-            hint="Name another revision, or check out the one that is to be judged.",
+            f"The working tree holds {ref} already, so baseline and candidate would be the same.",
+            hint="Name another revision, or check out the revision to judge.",
         )
     dirty = _git(root, "status", "--porcelain", "--untracked-files=no").strip()
     subject = _git(root, "log", "-1", "--format=%s", commit).strip()
@@ -62,9 +62,9 @@ def find(cwd: Path, ref: str) -> Revision:
 
 
 def refuse_unseen(revision: Revision, runs: Path, *, sandbox: bool) -> None:
-    """Refuse a revision where the command could not be shown it.
+    """Refuse a revision that cannot be shown to the command.
 
-    Raises CannotRunHere: there is no copy-on-write view.
+    Raises CannotRunHere: no copy-on-write view is available.
     """
     why = available(revision.root, runs / "any") if sandbox else "it was not asked for"
     if why is not None:
@@ -75,19 +75,19 @@ def refuse_unseen(revision: Revision, runs: Path, *, sandbox: bool) -> None:
 
 
 def pinned(settings: Sequence[Setting], facts: Facts) -> str | None:
-    """Return the revision that `settings` name, by its commit when the measurement began; None without one."""
+    """Return the revision in `settings` as the commit it meant when the measurement began; None without a revision."""
     ref = next((str(one.value) for one in settings if isinstance(knobs.get(one.knob).site, knob.Revision)), None)
     return None if ref is None else str(facts.get(f"git.{ref}", ref))
 
 
 def export(revision: Revision, folder: Path) -> None:
-    """Write the files that differ, as the commit has them, into `folder`, which is made.
+    """Write the commit's version of all differing files into `folder`, which is created.
 
-    Raises UsageError: git cannot check them out.
+    Raises UsageError: git cannot check out the files.
     """
     folder.mkdir(mode=0o700)
     with temporary_folder(Path(tempfile.gettempdir())) as scratch:
-        # An index of our own: the user's is not touched.
+        # Use a separate index, and leave the user's index alone.
         own = {"GIT_INDEX_FILE": str(scratch / "index")}
         _git(revision.root, "read-tree", revision.commit, env=own)
         names = "".join(f"{name}\0" for name in revision.differing)

@@ -1,4 +1,4 @@
-"""Run folders: made so that nobody else can read them, and the end of what a run printed."""
+"""Make private run folders, and read the end of a run's output."""
 
 import contextlib
 import errno
@@ -23,25 +23,25 @@ _ROOM_BYTES = 1 << 16
 _SEARCHED_LINES = 500
 _TRACEBACK = "Traceback (most recent call last)"
 _ASIDE = ("Exception in thread", "Exception ignored")
-# torchrun writes the first before each line of a rank's traceback; the second says no more than that a rank had one.
+# torchrun writes the first prefix before each line of a rank's traceback. The second says only that a rank had one.
 _OF_RANK, _RANK_FAILED = re.compile(r"^\[rank\d+\]: ?"), "ChildFailedError"
 _MOST_HELD = 128
 """A process that compares many settings makes some folders for each, and its own folder is the first of all."""
 _held: list[int] = []
-# CSI and OSC sequences, other escapes, and what else a terminal obeys: what a program printed is only quoted.
+# CSI and OSC sequences, other escapes and other control characters; a program's output is quoted without them.
 _TERMINAL_CODES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
 
 
 def new_run_folder(base: Path) -> Path:
-    """Make a folder below `base`, mode 0700, its name sorting by time (UTC); the state folder is closed to others.
+    """Make a folder below `base`, mode 0700, with a name that sorts by time (UTC); the state folder is private too.
 
-    Raises CannotRunHere: it cannot be made or written: read-only, full, not ours.
+    Raises CannotRunHere: the folder cannot be made or written (read-only, full, or owned by another user).
     """
     try:
         folder = _made(base)
-        # The umask may have taken from the mode; nobody's umask may add to it.
+        # The umask may have removed mode bits.
         folder.chmod(0o700)
         try:
             _prove_room(folder)
@@ -56,7 +56,7 @@ def new_run_folder(base: Path) -> Path:
 
 
 def _made(base: Path, tries: int = 5) -> Path:
-    """Make the folder, again if another dynotune took away the base that it had made to see whether it may."""
+    """Make the folder; retry if another dynotune removed `base` after it had tested whether it may create `base`."""
     try:
         state = private.state_folder()
         if base.is_relative_to(state):
@@ -75,9 +75,9 @@ def _made(base: Path, tries: int = 5) -> Path:
 
 
 def fresh_folder(folder: Path) -> Path:
-    """Make `folder` anew and empty, mode 0700: what an interrupted run left in it must not pass for the next one's.
+    """Make `folder` empty, mode 0700, so that files of an interrupted run are not taken for the next run's.
 
-    Raises CannotRunHere: it cannot be made or emptied.
+    Raises CannotRunHere: the folder cannot be made or emptied.
     """
     try:
         if folder.exists():
@@ -89,7 +89,7 @@ def fresh_folder(folder: Path) -> Path:
 
 
 def has_room(folder: Path) -> bool:
-    """Tell whether the next few pages can be written there."""
+    """Tell whether a few more pages can be written in the folder."""
     try:
         _prove_room(folder)
     except OSError:
@@ -98,7 +98,7 @@ def has_room(folder: Path) -> bool:
 
 
 def _prove_room(folder: Path) -> None:
-    # A full disk still makes folders.
+    # Making a folder succeeds even on a full disk.
     room = folder / "room"
     try:
         room.write_bytes(bytes(_ROOM_BYTES))
@@ -118,7 +118,7 @@ def _no_folder(base: Path, error: OSError) -> CannotRunHere:
 def last_lines(run_dir: Path, num: int) -> tuple[str, ...]:
     """Return the last lines that a captured run printed to stderr, or to stdout when stderr is empty.
 
-    Without terminal codes and secrets; of a line drawn over again, as progress bars do, what it showed last.
+    Terminal codes and secrets are removed. A line that was redrawn, such as a progress bar, counts with its last text.
     """
     for name in (STDERR, STDOUT):
         lines = [shown for line in _tail(run_dir / name).split("\n") if (shown := _as_shown(line))]
@@ -130,8 +130,8 @@ def last_lines(run_dir: Path, num: int) -> tuple[str, ...]:
 def error_line(run_dir: Path) -> str:
     """Return the line of a captured run's output that says why it failed; "" if it printed nothing.
 
-    The message of its last traceback. Threads and destructors that fail because the program ends print theirs after the
-    program's own; so these count only without another. Without a traceback, the last line.
+    Return the message of the program's last traceback. Threads and destructors that fail at the program's exit print
+    tracebacks after it, so those count only if there is no other. Without a traceback, return the last line.
     """
     lines = [_OF_RANK.sub("", line) for line in last_lines(run_dir, _SEARCHED_LINES)]
     own = aside = ""
@@ -161,7 +161,7 @@ def _as_shown(line: str) -> str:
 
 
 def hold(folder: Path) -> None:
-    """Hold the folder for the life of this process, or until it has held 128 later ones."""
+    """Mark the folder as in use for the life of this process, or until 128 later folders are marked."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         _held.append(descriptor)
@@ -171,7 +171,7 @@ def hold(folder: Path) -> None:
 
 
 def in_use(folders: Iterable[Path]) -> set[Path]:
-    """Return the folders that a process holds, or that a run of which processes are left has, in them or below them."""
+    """Return the folders that are marked by a process, or that are used by a run that still has processes."""
     marked: set[Path] = set()
     for process in processes.everyone():
         with contextlib.suppress(OSError):
@@ -198,7 +198,7 @@ def _is_held(folder: Path) -> bool:
 
 
 def remove_run(folder: Path) -> int:
-    """Remove a run folder, following no link; returns the bytes freed. Raises DynotuneError: in use, or denied."""
+    """Remove a run folder without following links; return the bytes freed. Raises DynotuneError: in use, or denied."""
     if in_use([folder]):
         raise UsageError(f"The run {folder.name} is still in use.", hint="Wait for its end, or end it; then repeat.")
     num_bytes = size_bytes(folder)

@@ -1,8 +1,8 @@
-"""A copy-on-write view for measured runs: whether there can be one, where the copies go, what they were.
+"""Decide whether a measured run can have a copy-on-write view, where the copies go, and list the copies.
 
-The copies go into the run folder. Where that cannot hold them (it lies below the working directory, or on
-NFS, or on an overlay itself), into the folder for temporary files or /var/tmp, but never into memory: a
-checkpoint written there would count against what is being measured.
+The copies go into the run folder. If it cannot hold them (it lies below the working directory, on NFS or on an
+overlay), they go into the folder for temporary files or /var/tmp. The copies never go into memory, because a checkpoint
+written there would affect the measurement.
 """
 
 import contextlib
@@ -37,18 +37,18 @@ except overlay.NoOverlay as error:
 
 
 def available(cwd: Path, run_dir: Path) -> str | None:
-    """Say why there is no copy-on-write view of `cwd` here, in words; None when there is one.
+    """Return the reason why no copy-on-write view of `cwd` is possible here; None if it is possible.
 
-    Found out by making one, once a process for the same two file trees.
+    The answer comes from making a view, once per process for the same two file trees.
     """
     place = _find_place(cwd.resolve(), run_dir.resolve().parent)
     return place if isinstance(place, str) else None
 
 
 class Seed(NamedTuple):
-    """Differences between a view and the folder that it covers.
+    """Differences between a view and the folder that the view covers.
 
-    `root`: the folder that is covered, which holds the command's working directory. The rest is as of `overlay.View`.
+    `root`: covered folder, which contains the working directory. The other fields are those of `overlay.View`.
     """
 
     root: Path
@@ -59,11 +59,11 @@ class Seed(NamedTuple):
 def prepare(
     cwd: Path, run_dir: Path, keep: Sequence[Path] = (), seed: Seed | None = None, lease: Lease | None = None
 ) -> View | str:
-    """Make a view for one run, with its layers; or return the reason why there is none.
+    """Make a view with its layers for one run, or return the reason why there is none.
 
     Args:
-        keep: folders that stay writable for real besides the run folder, where they lie below `cwd`.
-        seed: covers its root in place of `cwd`.
+        keep: folders below `cwd` that stay writable for real, besides the run folder.
+        seed: differences to show; its root is covered in place of `cwd`.
     """
     cwd = cwd if seed is None else seed.root
     cwd, run_dir = cwd.resolve(), run_dir.resolve()
@@ -83,7 +83,7 @@ def prepare(
 
 
 def changes_in(view: View) -> Changes:
-    """List what the copies say was created, changed or deleted. Call when no process of the run is left."""
+    """List the files that the copies show as created, changed or deleted. Call it after all processes have ended."""
     created: set[str] = set()
     changed: set[str] = set()
     deleted: set[str] = set()
@@ -117,9 +117,9 @@ def changes_in(view: View) -> Changes:
 
 
 def _other_names(view: View, linked: Mapping[bytes, os.stat_result]) -> set[str]:
-    """List names in the directory of files that were copied under another of their names, and now differ.
+    """List the other hard links of files that were copied under one of their names and now differ.
 
-    `linked`: the copies, by the handles of what they are copies of.
+    `linked`: copies by the handles of their originals.
     """
     found, device = set(), Path(view.cwd).stat().st_dev
     for path, status in itertools.islice(_inside(Path(view.cwd)), MOST_ENTRIES):
@@ -132,9 +132,9 @@ def _other_names(view: View, linked: Mapping[bytes, os.stat_result]) -> set[str]
 
 
 def _handle_of_original(copy: Path) -> bytes:
-    """Return the file that an overlay made the copy of, as `overlay.file_handle`; empty if it is no copy."""
+    """Return the handle of the overlay copy's original, as `overlay.file_handle` does; empty if the file is no copy."""
     try:
-        # Version, magic, length, flags and kind are a byte each; 16 name the file system.
+        # Version, magic, length, flags and type take one byte each; 16 bytes identify the file system.
         origin = os.getxattr(copy, "trusted.overlay.origin", follow_symlinks=False)
     except OSError:
         return b""
@@ -142,7 +142,7 @@ def _handle_of_original(copy: Path) -> bytes:
 
 
 def _is_as_seeded(view: View, name: str, status: os.stat_result) -> bool:
-    """Tell whether the program found this copy there, and left it."""
+    """Tell whether the copy is an unchanged file of the seed."""
     seeded = _status(Path(view.seed, name)) if view.seed else None
     if seeded is None:
         return False
@@ -151,13 +151,13 @@ def _is_as_seeded(view: View, name: str, status: os.stat_result) -> bool:
 
 
 def _was_gone(view: View, name: str) -> bool:
-    """Tell whether it was taken out of the view before the program began: a file, or a folder that held one."""
+    """Tell whether the name was hidden before the program began: a file, or a folder that held a hidden file."""
     return name in view.gone or (name.endswith("/") and any(gone.startswith(name) for gone in view.gone))
 
 
 @cache
 def _find_place(cwd: Path, runs: Path) -> Path | str | None:
-    """Find where copies can go: a folder for temporary files, or None for the run folder. Else the reason, in words."""
+    """Find the place of the copies: a temporary folder, None for the run folder, or the reason why there is none."""
     if cwd == Path("/"):
         return "the working directory is the root of all files"
     reasons = []
@@ -187,7 +187,7 @@ def _try_out(cwd: Path, folder: Path, keep: Sequence[str]) -> str | None:
             try:
                 stdout, stderr = child.communicate(timeout=_TRY_OUT_S)
             except subprocess.TimeoutExpired:
-                child.kill()  # and not waited for: it may be stuck in the kernel
+                child.kill()  # Do not wait for the child: it may be stuck in the kernel.
                 return f"{folder}: trying it took longer than {_TRY_OUT_S:.0f} s"
     except OSError as error:
         return f"{folder}: {error.strerror}"
@@ -220,7 +220,7 @@ def _inside(top: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _all_of(cwd: Path, name: str, below: os.stat_result | None) -> Iterator[str]:
-    """Yield `name` and, for a folder, everything in it, as it lies in the real directory."""
+    """Yield `name` and, for a folder, all of its contents in the real directory."""
     if below is None:
         return
     if not stat.S_ISDIR(below.st_mode):
@@ -249,7 +249,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _differs(copy: os.stat_result, original: os.stat_result) -> bool:
-    """Tell whether the copy differs: a file opened for writing is copied, times and all, before anything is written."""
+    """Tell whether the copy differs from the original: opening a file for writing copies it before any write."""
 
     def seen(status: os.stat_result) -> tuple[int, int, int]:
         return status.st_mtime_ns, status.st_size, status.st_mode

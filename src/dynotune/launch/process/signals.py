@@ -1,4 +1,4 @@
-"""Signals as bytes in a pipe, so that one poll waits for them and for everything else."""
+"""Turn signals into bytes in a pipe, so that one poll waits for signals and for everything else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
-# Sent to a process from outside. The rest it raises by its own doing, or cannot be caught.
+# Signals that come from outside. A process raises the other signals itself, or cannot catch them.
 FROM_OUTSIDE = frozenset(
     signal.valid_signals()
     - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGXCPU}
@@ -17,9 +17,9 @@ FROM_OUTSIDE = frozenset(
 
 
 class SignalInbox:
-    """Inbox of the given signals, which do nothing else while it is entered. Those found ignored stay ignored.
+    """Receive the given signals while the `with` block runs, without their usual effect. Ignored signals stay ignored.
 
-    Main thread only, as Python's own handlers are.
+    Use it on the main thread only, like Python's own signal handlers.
     """
 
     def __init__(self, signals: Iterable[int]) -> None:
@@ -37,7 +37,7 @@ class SignalInbox:
         return self._read_end
 
     def take(self) -> list[int]:
-        """Return the numbers that arrived since the last time, in order."""
+        """Return the numbers of the signals that arrived since the last call, in order."""
         try:
             return list(os.read(self._read_end, 4096))
         except BlockingIOError:
@@ -45,7 +45,7 @@ class SignalInbox:
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._found.items():
-            # None: it was set by C code, and Python cannot put that back.
+            # None: C code had set the handler, and Python cannot restore it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         signal.set_wakeup_fd(self._found_wakeup)
         os.close(self._read_end)

@@ -1,6 +1,6 @@
-"""What a captured run reads: the file that dynotune itself was given, from its beginning, or nothing.
+"""Give a captured run the file that is dynotune's standard input, read from its beginning, or nothing.
 
-A pipe can be read once, and whoever waits for its end may wait for ever.
+A pipe can be read only once, and a reader that waits for its end may wait forever.
 """
 
 import contextlib
@@ -15,18 +15,18 @@ from dynotune.schema.errors import may_fail
 
 
 def opened() -> BinaryIO:
-    """Return the file that is our standard input, opened anew; else the null device."""
+    """Reopen the file that is dynotune's standard input; without a file, open the null device."""
     try:
         return Path("/proc/self/fd/0" if _is(stat.S_ISREG) else os.devnull).open("rb")
-    except OSError:  # it may not be opened again
+    except OSError:  # the file may not be reopened
         return Path(os.devnull).open("rb")
 
 
 @contextlib.contextmanager
 def captured(run_dir: Path | None) -> Iterator[dict[str, Any]]:
-    """Yield streams for subprocess: this input, output into files of the run folder; our own ones without a folder.
+    """Yield streams for subprocess: this input and output files in the run folder; dynotune's own without a folder.
 
-    Raises CannotRunHere: the folder cannot be written to.
+    Raises CannotRunHere: the folder cannot be written.
     """
     if run_dir is None:
         yield {}
@@ -38,12 +38,12 @@ def captured(run_dir: Path | None) -> Iterator[dict[str, Any]]:
 
 
 def is_pipe() -> bool:
-    """Tell whether somebody pipes something to us, which no captured run gets."""
+    """Tell whether dynotune's standard input is a pipe, which captured runs do not get."""
     return _is(stat.S_ISFIFO)
 
 
 def _is(kind: Callable[[int], bool]) -> bool:
     try:
         return kind(os.fstat(0).st_mode)
-    except OSError:  # it is closed
+    except OSError:  # standard input is closed
         return False

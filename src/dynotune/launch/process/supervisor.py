@@ -1,8 +1,8 @@
-"""The process between dynotune and the command: ends everything that came of the command, whatever happens.
+"""Run between dynotune and the command, and end all processes of the command, whatever happens.
 
-A subreaper, so that nothing orphaned escapes it, with a socket to dynotune as its lifeline: when that breaks,
-dynotune is gone. Its standard streams are the command's. It is started without site-packages (`-I -S`),
-sleeps while the command runs, and talks JSON, a line a message:
+The supervisor is a subreaper, so it adopts every orphan of the command. When its socket to dynotune breaks, dynotune is
+gone. The supervisor's standard streams are the command's. The supervisor starts without site-packages (`-I -S`), sleeps
+while the command runs, and exchanges JSON messages, one a line:
 
     dynotune says     order (the first line) · {"signal": n} · {"end": grace_s}
     supervisor says   {"pid": p} or {"failed": step, …} · {"stopped": n} · {"exit": code, "cpu_s": …, …}
@@ -35,10 +35,10 @@ _START_S = 60.0
 
 
 def main(control_descriptor: int) -> None:
-    """Serve one order, then return. `control_descriptor` is our end of the socket pair."""
+    """Serve one order, then return. `control_descriptor` is the supervisor's end of the socket pair."""
     control = socket.socket(fileno=control_descriptor)
     control.set_inheritable(False)
-    # Whatever is sent to the group while we are not listening yet stays pending: dynotune had it blocked.
+    # Signals sent to the group before the inbox exists stay pending, because dynotune blocked them.
     with SignalInbox([*FROM_OUTSIDE, signal.SIGCHLD]) as inbox:
         messages = Messages(control)
         order = messages.wait_for_one()
@@ -52,7 +52,7 @@ def main(control_descriptor: int) -> None:
         if supervisor.start():
             supervisor.serve()
         if order["view"]:
-            # dynotune looks at the copies first, or is gone.
+            # dynotune reads the copies before they are removed, or is gone.
             while messages.wait_for_one() is not None:
                 pass
             overlay.remove(order["view"]["scratch"])
@@ -62,7 +62,7 @@ def main(control_descriptor: int) -> None:
 
 
 class Supervisor:
-    """One command and everything that came of it."""
+    """One command and all of its processes."""
 
     def __init__(self, order: dict[str, Any], messages: Messages, inbox: SignalInbox) -> None:
         self._order = order
@@ -80,7 +80,7 @@ class Supervisor:
         self._to_forward: list[tuple[float, int]] = []
 
     def start(self) -> bool:
-        """Start the command and say so; or say what failed, and False."""
+        """Start the command and report its process id; on failure report the failed step and return False."""
         read_end, write_end = os.pipe()
         us = os.getpid()
         missed = signal.sigpending()
@@ -94,7 +94,7 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._take_signals()
         for number in missed:
-            # It went to the group before the command was part of it.
+            # The signal went to the group before the command joined the group.
             self._witnessed_s.pop(number, None)
         os.close(write_end)
         with open(read_end, "rb") as pipe:
@@ -104,7 +104,7 @@ class Supervisor:
                 return False
             failure = pipe.read()
         if failure:
-            # It may have ended before the signals were taken, and was reaped with them.
+            # The command may have ended before the signals were read, and was then reaped with them.
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self._command, 0)
             self._messages.send(json.loads(failure))
@@ -113,7 +113,7 @@ class Supervisor:
         return True
 
     def serve(self) -> None:
-        """Serve until the command is over and nothing of it is left (or may be left, in the foreground)."""
+        """Serve until all processes of the command have ended; in the foreground, background processes may stay."""
         poll = select.poll()
         poll.register(self._inbox.fileno(), select.POLLIN)
         poll.register(self._messages.fileno(), select.POLLIN)
@@ -165,7 +165,7 @@ class Supervisor:
             self._messages.send({"stopped": status})
         elif code == os.CLD_CONTINUED:
             self._stopped = False
-            # Someone continued the command alone; without us the shell would have seen its job go on.
+            # Someone continued the command alone. Without this, the shell would not notice that its job goes on.
             self._continue_dynotune()
         elif code != os.CLD_TRAPPED:
             self._exit = {"exit": status} if code == os.CLD_EXITED else {"signal": status}
@@ -187,10 +187,10 @@ class Supervisor:
             self._to_forward.append((time.monotonic() + _WITNESS_WAIT_S, message["signal"]))
 
     def _forward_due(self) -> None:
-        """Hand on what was meant for dynotune alone.
+        """Forward signals that were sent to dynotune alone.
 
-        We share its process group with the command. What reached us too went to the whole group, from the
-        terminal or from `kill -- -PGID`, and so the command has had it already.
+        The supervisor shares the process group of the command. A signal that also reached the supervisor went to the
+        whole group, from the terminal or from `kill -- -PGID`, so the command has already received it.
         """
         now_s = time.monotonic()
         for due_s, number in list(self._to_forward):
@@ -227,14 +227,14 @@ class Supervisor:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = usage.ru_utime + usage.ru_stime
         self._messages.send({**(self._exit or {}), "cpu_s": cpu_s, "left": self._left})
-        # Killed while it was stopped: dynotune stopped with it, or is about to, and has yet to take this.
+        # The command was killed while stopped. dynotune has stopped or is about to, and has not read this message yet.
         while self._stopped and not self._order["end_the_rest"] and not self._messages.broken:
             self._continue_dynotune()
             self._messages.wait_for_one(_LOOK_AGAIN_S)
 
 
 def _become_command(order: dict[str, Any], *, supervisor: int, failure: int) -> NoReturn:
-    """Become the command, in the child: everything as dynotune found it."""
+    """Become the command in the child process, with signals and limits as dynotune found them."""
     step = "preparing"
     try:
         if order["own_session"]:
@@ -245,7 +245,7 @@ def _become_command(order: dict[str, Any], *, supervisor: int, failure: int) -> 
         step = "cwd"
         os.chdir(order["cwd"])
         step = "preparing"
-        # After the namespaces: a change of credentials takes it away again.
+        # Set this after entering the namespaces, because a change of credentials clears it.
         processes.die_with_parent()
         if os.getppid() != supervisor:
             os._exit(127)
@@ -269,7 +269,7 @@ def _exec(executable: str, command: list[str], env: dict[str, str]) -> NoReturn:
     except OSError as error:
         if error.errno != errno.ENOEXEC:
             raise
-    # A script without `#!`: shells run it themselves, and execvp(3) hands it to sh.
+    # A shell runs a script without `#!` itself; execvp(3) passes it to sh.
     os.execve("/bin/sh", ["sh", executable, *command[1:]], env)
 
 

@@ -1,4 +1,4 @@
-"""Settings that change what is started: arguments of the command, and the Python that runs it."""
+"""Apply settings that change the command line: values of placeholders, and the Python that runs the command."""
 
 import os
 import re
@@ -20,9 +20,9 @@ class Variant(NamedTuple):
 
 
 def variant(command: Sequence[str], env: Mapping[str, str], settings: Sequence[Setting], cwd: Path) -> Variant:
-    """Return the command and its environment under `settings`; what changes neither is left to others.
+    """Return the command and its environment under `settings`; other settings are ignored.
 
-    Raises UsageError: a placeholder that the command lacks, or an interpreter that is not there or cannot run it.
+    Raises UsageError: the command lacks a placeholder, or an interpreter does not exist or cannot run the command.
     """
     found = Variant(list(command), dict(env))
     for setting in settings:
@@ -35,7 +35,7 @@ def variant(command: Sequence[str], env: Mapping[str, str], settings: Sequence[S
 
 
 def refuse_missing(candidate: Sequence[Setting], baseline: Sequence[Setting]) -> None:
-    """Refuse arms of which one leaves a placeholder open that the other fills. Raises UsageError: it does."""
+    """Raise UsageError if only one of candidate and baseline has a value for a placeholder."""
     named = [{one.knob for one in arm if one.knob.startswith("arg.")} for arm in (candidate, baseline)]
     for arm, missing in (("candidate", named[1] - named[0]), ("baseline", named[0] - named[1])):
         if missing:
@@ -55,8 +55,8 @@ def _filled(command: list[str], name: str, value: str) -> list[str]:
 
 
 def _run_by(found: Variant, python: Path) -> Variant:
-    """Return the same, started by `python`, or by the script beside it that is called as the command is."""
-    python = Path(os.path.normpath(python))  # a link is an environment of its own
+    """Return the command started by `python`, or by the script of the same name beside `python`."""
+    python = Path(os.path.normpath(python))  # a link to an interpreter may be a virtual environment
     if not python.is_file() or not os.access(python, os.X_OK):
         raise UsageError(f"{python} is not a program that can be started.", hint="Write python=/path/to/bin/python.")
     name = Path(found.command[0]).name if found.command else ""

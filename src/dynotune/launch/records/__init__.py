@@ -1,7 +1,7 @@
-"""What the agent wrote, read by the parent, and what follows from it for a run.
+"""Read the records that the agent wrote, and derive the facts of a run from them.
 
-`Record` follows the file of one process while it grows, `TaskPage` is the counter by which tasks reach the agent. The
-layout of the file is stated in `agent/core/writer.py`.
+`Record` follows the file of one process while the file grows. `TaskPage` is the counter through which tasks reach the
+agent. `agent/core/writer.py` defines the file layout.
 """
 
 from typing import TYPE_CHECKING

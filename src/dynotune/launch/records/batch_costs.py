@@ -1,4 +1,4 @@
-"""What making batches took, from the events of those who made them, brought to the loaders that they were made for."""
+"""Compute the cost of making batches from the events of their makers, and assign it to the loaders."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,15 +13,15 @@ from dynotune.schema.observation import Loader, Loading, SamplePart
 from dynotune.schema.trace_summary import Place
 
 _UNSETTLED_S = 1.0
-"""A worker that has just begun takes memory for its first batches: growth counts from here on."""
+"""A worker that has just begun takes memory for its first batches, so growth counts only after this time."""
 
 
 def with_loading(
     loaders: Sequence[Loader], pid: int, records: Sequence[Record], begin_s: float, end_s: float
 ) -> list[Loader]:
-    """Return the loaders of process `pid` with their batches' costs from `begin_s` to `end_s`, CLOCK_MONOTONIC.
+    """Return the loaders of process `pid` with their batches' costs from `begin_s` to `end_s` (CLOCK_MONOTONIC).
 
-    `records`: of all processes of the run: a worker has its own. Raises RecordError: an event lacks what belongs to it.
+    `records`: of all processes, since each worker has its own. Raises RecordError: an event is incomplete.
     """
     try:
         groups: dict[_Key, list[_Events]] = {}
@@ -31,7 +31,7 @@ def with_loading(
         pin_s = _pin_s(own, begin_s, end_s)
         return [_with_parts(_filled(loader, loaders, groups, pin_s, begin_s, end_s), own) for loader in loaders]
     except CONTRADICTIONS as error:
-        raise RecordError(f"An event of {pid} or its workers is not as dynotune's agent writes it.") from error
+        raise RecordError(f"An event of {pid} or its workers is not as dynotune's agent writes events.") from error
 
 
 _Events = list[dict[str, Any]]
@@ -39,9 +39,9 @@ _Key = tuple[str, str, int | None, int]
 
 
 def _by_maker(record: Record, pid: int) -> list[_Events]:
-    """List each maker's events: a process that makes batches itself may make them for several loaders.
+    """List the events of each maker: a process that makes batches itself may do so for several loaders.
 
-    A process that replaced itself goes on in the same record, and counts from its new begin.
+    A process that replaced itself by exec continues the same record, and counts anew from that point.
     """
     makers: dict[tuple[_Key, float], _Events] = {}
     for event in record.events.get("fetching", []):
@@ -79,7 +79,7 @@ def _filled(
 
 
 def _with_parts(loader: Loader, own: Record | None) -> Loader:
-    """Add what pinning takes to the parts; without workers these are of the thread of the steps."""
+    """Add the time of pinning to the parts; without workers, the thread that runs the steps does all parts."""
     loading = loader.loading
     if isinstance(loading, Unknown):
         return loader
@@ -117,7 +117,7 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
         num_distinct=next((events[-1]["num_distinct"] for events in makers if "num_distinct" in events[-1]), None),
         num_objects=facts["num_objects"],
         num_threads=facts.get("num_threads"),
-        # Of those that were followed; the others are alike.
+        # Use the workers that were followed; the other workers are alike.
         private_growth_bytes=round(sum(one[0] for one in private) / len(private) * facts["num_workers"])
         if private
         else None,
@@ -129,7 +129,7 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
 
 
 def _grown(events: _Events, begin_s: float, end_s: float) -> dict[str, float]:
-    """Return the growth of one maker's counts in the window, or since its begin if that was not told apart."""
+    """Return the growth of one maker's counts in the window, or since its begin if the window has no start value."""
     within = [event for event in events if event["begin_s"] <= end_s and event["at_s"] >= begin_s]
     if not within:
         return {"num": 0}
@@ -148,7 +148,7 @@ _COUNTS = ("num", "fetch_s", "collate_s", "decode_s", "cpu_s")
 
 
 def _parts(makers: Sequence[_Events], end_s: float) -> list[SamplePart]:
-    """Add up the parts of all makers up to `end_s`; since the first word of each, of its warm-up."""
+    """Add up the parts of all makers until `end_s`, each from its first event on, warm-up included."""
     summed: dict[SamplePart, list[float]] = {}
     for first, *others in makers:
         last = next((event for event in reversed(others) if event["at_s"] <= end_s), first)
@@ -163,7 +163,7 @@ def _parts(makers: Sequence[_Events], end_s: float) -> list[SamplePart]:
 
 
 def _private(events: _Events) -> tuple[int, float] | None:
-    """Return the growth of a worker's own memory once it had settled, and over how long."""
+    """Return the growth of a worker's private memory after it had settled, and the time span of the growth."""
     told = [event for event in events if event["private_bytes"] is not None]
     told = [event for event in told if event["at_s"] - event["begin_s"] >= _UNSETTLED_S]
     if len(told) < 2:
@@ -172,7 +172,7 @@ def _private(events: _Events) -> tuple[int, float] | None:
 
 
 def _pin_s(record: Record | None, begin_s: float, end_s: float) -> float | None:
-    """Return the mean time in which a batch was pinned."""
+    """Return the mean time (s) of pinning a batch."""
     events = record.events.get("pinning", []) if record is not None else []
     if not events:
         return None

@@ -1,4 +1,4 @@
-"""An allocation that failed, from torch's own message: what was asked, who held what, and what was free in pieces."""
+"""Parse torch's message about a failed allocation: the size requested, the holders of memory, and fragmented memory."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -22,11 +22,11 @@ _FIELDS = {
 
 
 def why_memory_ran_out(lines: Iterable[str], *, batch: int | None = None, held: Mapping[str, int] | None = None) -> str:
-    """Describe the last failure that a program's output tells of, in sentences; "" if it tells of none.
+    """Describe the last out-of-memory error in a program's output in sentences; "" if there is none.
 
     Args:
-        batch: samples of the step that failed; None where it is not known.
-        held: bytes of live tensors by use, as far as that is known.
+        batch: samples in the failed step; None if unknown.
+        held: bytes of live tensors by use, as far as known.
     """
     line = next((line for line in reversed(list(lines)) if _ASKED.search(line)), "")
     if not line:
@@ -44,7 +44,7 @@ def why_memory_ran_out(lines: Iterable[str], *, batch: int | None = None, held: 
         "pools": "of these in CUDA graphs' pools",
         "split": "reserved but free only in pieces or pools that this could not use",
         "outside": "by the CUDA context and libraries",
-        # Where torch does not know its own number, one of these is itself.
+        # If torch does not know its own process id, one of these processes is the program itself.
         "others": "by other processes" if "process" in found else "by processes on the device",
     }
     parts = [f"{size(found[name])} {what}" for name, what in holders.items() if found.get(name)]
@@ -63,17 +63,17 @@ def why_memory_ran_out(lines: Iterable[str], *, batch: int | None = None, held: 
 
 
 def _batch_at_most(asked: int, found: Mapping[str, int], batch: int | None) -> int | None:
-    """Return an upper bound: the process needed at least what it held and asked for, and part of that is no batch's."""
+    """Return an upper bound on the batch: memory that the process held and requested was not all for the batch."""
     if batch is None or not {"process", "total"} <= found.keys():
         return None
     limit = min(found["total"] - found.get("others", 0), found.get("allowed", 1 << 62))
     held = found["process"] - found.get("split", 0)
     constant = max(0, held - found.get("allocated", 0))
     if held + asked <= limit or constant >= limit:
-        return None  # the pieces, not the amount, are why
+        return None  # fragmentation is the cause, not the amount
     return min(batch - 1, int(batch * (limit - constant) / (held + asked - constant)))
 
 
 def _bytes_in(line: str, pattern: re.Pattern[str]) -> int:
-    """Sum all bytes that are told in this way: there may be several other processes."""
+    """Sum the bytes of all matches, because several other processes may be listed."""
     return sum(int(float(number) * _UNITS[unit]) for number, unit in pattern.findall(line))

@@ -1,4 +1,4 @@
-"""What only some steps do, and are longer for: from where the thread of the steps was seen in each of them."""
+"""Find work that only some steps do and that makes them longer, from stack samples of the thread running the steps."""
 
 import itertools
 import re
@@ -10,15 +10,15 @@ from typing import Any
 from dynotune.schema.observation import PeriodicKind, PeriodicWork
 
 LONGER = 1.3
-"""Over the median: a step that may have more to do."""
+"""Factor over the median from which a step is long and may do extra work."""
 EXCLUSIVE = 0.15
-"""Of how often it was seen in a second of long steps: what is seen less often in the others belongs to these."""
+"""A frame belongs to long steps if it has less than this share of their samples per second in other steps."""
 FEWEST = 4
-"""Times that it was seen: one more or less is a quarter of it."""
+"""Fewest samples of a frame: with four, one sample more or less changes the result by a quarter."""
 LEAST_SHARE = 0.01
 MOST = 5
 DEEPEST = 64
-"""Frames of a stack that are looked at, from outside: no program begins its work deeper."""
+"""Number of outermost frames of a stack that are compared; no program begins its work deeper."""
 
 Stack = tuple[int, ...]
 
@@ -32,16 +32,16 @@ _KINDS: tuple[tuple[PeriodicKind, str], ...] = (
 def periodic_work(
     moments: dict[str, Any], step_s: Sequence[float], first_step: int
 ) -> tuple[list[PeriodicWork], set[int]]:
-    """Return the work that long steps alone do, the largest first, and the steps, within the window, that do it.
+    """Return the work that only long steps do, the largest first, with the steps of the window that do the work.
 
-    Of each stack the outermost frame counts that is seen in long steps and hardly in others: the line at which the
-    program begins that work.
+    In each stack, the relevant frame is the outermost one that is frequent in long steps and rare in others: the line
+    at which the program begins the extra work.
 
     Args:
-        moments: as the agent says them, see `agent.facts.lines.Moments`.
-        step_s: of the steps within the window, the first of which has the number `first_step`.
+        moments: stack samples as the agent writes them, see `agent.facts.lines.Moments`.
+        step_s: seconds of each step in the window; `first_step` is the number of the first one.
 
-    Raises KeyError, IndexError, TypeError, ValueError: the agent does not write them so.
+    Raises KeyError, IndexError, TypeError, ValueError: the samples have another form than the agent's.
     """
     usual_s = statistics.median(step_s)
     is_long = [took_s > LONGER * usual_s for took_s in step_s]
@@ -61,7 +61,7 @@ def periodic_work(
     def exclusive(stack: Stack) -> bool:
         return in_others[stack] * long_s <= EXCLUSIVE * in_long[stack] * others_s
 
-    # Nothing is known to be of long steps alone where the others were hardly seen at all.
+    # With hardly any sample in other steps, nothing can be attributed to long steps alone.
     if exclusive(()):
         return [], set()
     found: dict[Stack, list[tuple[Stack, int]]] = {}
@@ -81,9 +81,9 @@ def periodic_work(
 
 
 def seen_inside(moments: dict[str, Any], function: str) -> float | None:
-    """Return the part of the looks that had this line of a function on the stack; None if nobody looked.
+    """Return the share of samples with this line of a function on the stack; None without samples.
 
-    Raises KeyError, IndexError, TypeError: as `periodic_work`.
+    Raises KeyError, IndexError, TypeError: as for `periodic_work`.
     """
     frames = moments["frames"]
     having = {number for number, stack in enumerate(moments["stacks"]) if any(frames[at] == function for at in stack)}

@@ -1,4 +1,4 @@
-"""From the record of an observed run: what its process is like, and where the time of its window went."""
+"""Read from the record of an observed run how its process is set up, and how the time of its window was spent."""
 
 import math
 import statistics
@@ -36,7 +36,7 @@ _WHYS: tuple[tuple[int, Why], ...] = (
     (COMPILED, "compilation"),
     (EPOCH, "epoch"),
 )
-# Of the event `state`: fields of ProcessState.
+# Fields of ProcessState that the event `state` has.
 _PARTS: dict[str, Any] = {
     "live": Facts,
     "loaders": list[Loader],
@@ -55,11 +55,11 @@ _PARTS: dict[str, Any] = {
 
 
 def state_of_process(record: Record, launched_s: float, *, steady: bool = True) -> ProcessState:
-    """Return the state of a process that makes steps; `launched_s` is the launch on CLOCK_MONOTONIC.
+    """Return the state of a process that runs steps; `launched_s` is the time of launch on CLOCK_MONOTONIC.
 
-    `steady`: its steps had become steady before its window began.
+    `steady`: whether its steps were steady before its window began.
 
-    Raises RecordError: an event of it is not as the agent writes it.
+    Raises RecordError: an event has another form than the agent's.
     """
     process = summarise(record, launched_s)
     try:
@@ -68,7 +68,7 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
         if (moments := (record.last("state") or {}).get("moments")) is not None:
             parts["models"] = [_seen(model, moments) for model in parts.get("models", [])]
     except CONTRADICTIONS as error:
-        raise RecordError(f"{record.path} is damaged: an event of it is not as dynotune's agent writes it.") from error
+        raise RecordError(f"{record.path} is damaged: an event is not as dynotune's agent writes events.") from error
     parts.setdefault("peak_rss_bytes", process.peak_rss_bytes)
     return ProcessState(
         pid=record.pid,
@@ -83,7 +83,7 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
 
 
 def _seen(model: Model, moments: dict[str, Any]) -> Model:
-    """Return the model, with how often the thread that makes the steps was seen inside its call."""
+    """Return the model with the share of stack samples inside its call, on the thread that runs the steps."""
     if model.call is None:
         return model
     share = seen_inside(moments, model.call.place.function)
@@ -91,7 +91,7 @@ def _seen(model: Model, moments: dict[str, Any]) -> Model:
 
 
 def _parts(said: dict[str, Any]) -> dict[str, Any]:
-    """Return fields of ProcessState; a part that failed in the process is unknown if there is a place for that."""
+    """Return fields of ProcessState; a part that failed in the process is Unknown if its field allows that."""
     parts = {name: document.convert(said[name], type_) for name, type_ in _PARTS.items() if name in said}
     for name in ("collections", "compilation"):
         if name not in parts and name in said.get("failed", {}):
@@ -100,7 +100,7 @@ def _parts(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def failed_parts(record: Record) -> list[str]:
-    """List parts of the process that could not be looked at, with the reason."""
+    """List the parts of the process that could not be inspected, with the reasons."""
     said = record.last("state")
     return [f"{part}: {reason}" for part, reason in (said or {}).get("failed", {}).items()]
 
@@ -108,17 +108,17 @@ def failed_parts(record: Record) -> list[str]:
 def _timed(
     process: Process, record: Record, loaders: Sequence[Loader], steady: bool
 ) -> tuple[Timing | Unknown, list[PeriodicWork]]:
-    """Return the window's timing, and what only some of its steps do."""
+    """Return the window's timing, and the work that only some of its steps do."""
     window = process.window
     if window is None:
         return Unknown("the window did not come to its end"), []
     first, last = window.first_step, window.first_step + window.num_steps
     steps, times = record.steps[first:last], record.step_s[first:last]
     if times and steps[0].end_s > window.begin_s:
-        times[0] = steps[0].end_s - window.begin_s  # less what the device had queued before the window
+        times[0] = steps[0].end_s - window.begin_s  # minus the work that the device had queued before the window
     if len(times) != window.num_steps or window.num_steps < 1:
         raise RecordError(f"{record.path} is damaged: {len(times)} steps of a window of {window.num_steps} are in it.")
-    # Whether the steps draw from a torch loader. Where they are marked, what was drawn in between counts.
+    # Whether the steps draw from a torch loader. If the program marks its steps, all draws between two marks count.
     step, to_first_s = process.step or "", process.time_to_first_step_s
     drawn = "draw " in step or (step.startswith("marked") and bool(loaders))
     timed = timing(window, steps, times, drawn=drawn, steady=steady, time_to_first_step_s=to_first_s)
@@ -142,9 +142,10 @@ def timing(
     steady: bool = True,
     time_to_first_step_s: float | None = None,
 ) -> Timing:
-    """Return the window's timing from its steps and how long each took.
+    """Return the window's timing, from its steps and the time of each.
 
-    The device is synchronised after the window's last step has ended: their sum may differ from its length by that.
+    The device is synchronised after the last step of the window has ended. So the sum of the steps may be shorter than
+    the window by the time of that synchronisation.
     """
     window_s = window.end_s - window.begin_s
     begins = [took_s for step, took_s in zip(steps, step_s, strict=True) if step.flags & EPOCH]
@@ -170,7 +171,7 @@ def timing(
 
 
 def _slow(steps: Sequence[Step], step_s: Sequence[float]) -> list[SlowStep]:
-    """Return the slowest hundredth, the slowest first; indices within the window."""
+    """Return the slowest hundredth of steps, the slowest first, as indices within the window."""
     num = min(MOST_SLOW_STEPS, max(1, math.floor(SLOWEST * len(steps))))
     usual = statistics.median(step_s), statistics.median(step.wait_s for step in steps)
     order = sorted(range(len(steps)), key=lambda index: -step_s[index])[:num]
@@ -182,14 +183,14 @@ def _slow(steps: Sequence[Step], step_s: Sequence[float]) -> list[SlowStep]:
 
 def _had(step: Step, took_s: float, median_s: float, median_wait_s: float) -> list[Why]:
     had = [why for flag, why in _WHYS if step.flags & flag]
-    # What every step waits makes none of them slow.
+    # A wait that every step has is not why a step is slow.
     if took_s > median_s and step.wait_s - median_wait_s > (took_s - median_s) / 2:
         had.append("loader")
     return had
 
 
 def _usual_s(steps: Sequence[Step], step_s: Sequence[float], slow: Sequence[SlowStep]) -> float | None:
-    """Return the median of the other steps, without those that had what the slow ones had; None if none is left."""
+    """Return the median time of steps without the causes that slow steps have; None if no such step is left."""
     events = {why for row in slow for why in row.causes}
     flags = sum(flag for flag, why in _WHYS if why in events)
     among = {row.index for row in slow}
@@ -198,6 +199,6 @@ def _usual_s(steps: Sequence[Step], step_s: Sequence[float], slow: Sequence[Slow
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that this share of them does not exceed."""
+    """Return the smallest value that is not below this share of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]

@@ -1,4 +1,4 @@
-"""Reads the records that the agent's processes write; what is cut short is read up to the cut."""
+"""Read the records that the agent's processes write; a truncated record is read up to the cut."""
 
 import statistics
 import struct
@@ -19,7 +19,7 @@ from dynotune.schema.setting import Setting
 _MAGIC = b"DYNOREC\0"
 _VERSION = 1
 _STEP, _EVENT = 1, 2
-# The writer fills room of zeros, a field after the other: no size, no kind and no last byte of a time is 0.
+# The writer fills preallocated zeros field by field. A size, a kind and the last byte of a time are never 0.
 _NOT_YET = 0
 _FILE_HEAD = struct.Struct("<8sHHIdQ")
 _START_LAST_BYTE = struct.calcsize("<8sHHId") - 1
@@ -27,20 +27,20 @@ _HEAD = struct.Struct("<IHH")
 _PIECE_BYTES = 1 << 20
 _STEP_PAYLOAD = struct.Struct("<dqQd")
 NUM_STEPS_BEFORE = 30
-"""What a recorded step's time is compared with: this many steps before the recording."""
+"""Number of steps before a recording with which the recorded steps are compared."""
 
 COMPILED, ALLOCATED, EPOCH, GARBAGE = 1, 2, 4, 8
-"""Bits of a step's flags: in it something was compiled, device memory was allocated, a loader was begun anew, Python
-collected garbage of the oldest generation or for longer than a millisecond."""
+"""Bits of a step's flags: something was compiled; device memory was allocated; a loader was started; Python collected
+the oldest generation of garbage, or collected for longer than a millisecond."""
 
 
 class Step(msgspec.Struct, frozen=True):
     """One step of one process.
 
     Args:
-        end_s: CLOCK_MONOTONIC.
-        num_samples: None where unknown.
-        flags: EPOCH; COMPILED and ALLOCATED where somebody asked for them; GARBAGE in an observed run.
+        end_s: end of the step (s, CLOCK_MONOTONIC).
+        num_samples: number of samples; None if unknown.
+        flags: EPOCH always; COMPILED and ALLOCATED if a task asked for them; GARBAGE in an observed run.
     """
 
     end_s: float
@@ -62,7 +62,7 @@ class _Setting(msgspec.Struct):
     detail: str = ""
 
 
-# Fields that are read one by one, each with the type it has in every event; None is what was not known.
+# Fields that are read one by one, with the type that each has in every event; None stands for unknown.
 _FIELDS: tuple[tuple[Any, str], ...] = (
     (_Int, "task rank world_size first_step num_steps num_events arm"),
     (Annotated[int, msgspec.Meta(ge=0, le=1 << 62)], "num_superseded"),
@@ -80,12 +80,12 @@ _Event = msgspec.defstruct(
 
 
 class Record(msgspec.Struct):
-    """Record that one process has written so far.
+    """Record of one process, as far as it is written.
 
     Args:
-        events: by their name, in order.
-        results: of tasks, by their number.
-        is_damaged: an event was left out, because a field of it is not of its type.
+        events: events by name, in order.
+        results: results of tasks by task number.
+        is_damaged: whether an event was dropped because one of its fields has the wrong type.
     """
 
     path: Path
@@ -101,7 +101,7 @@ class Record(msgspec.Struct):
         return found[-1] if found else None
 
     def among_ranks(self, field: str) -> int | None:
-        """Return `rank` or `world_size`: the process group's when the step was found, else the environment's."""
+        """Return `rank` or `world_size`: that of the process group when the step was found, else of the environment."""
         for event in ("cycle", "process"):
             value = (self.last(event) or {}).get(field)
             if isinstance(value, int):
@@ -110,7 +110,7 @@ class Record(msgspec.Struct):
 
     @property
     def begin_s(self) -> float | None:
-        """Tell when the first step began, CLOCK_MONOTONIC."""
+        """Return the time (s, CLOCK_MONOTONIC) at which the first step began."""
         return (self.last("cycle") or {}).get("begin_s")
 
     @property
@@ -123,23 +123,23 @@ class Record(msgspec.Struct):
 
 
 class Reader:
-    """Reader that follows one record while it grows."""
+    """Follow one record while it grows."""
 
     def __init__(self, path: Path) -> None:
         self._position = 0
         self.record = Record(path=path, pid=0, start_s=0.0, steps=[], events={}, results={})
 
     def update(self) -> Record:
-        """Read what has come since. Raises RecordError: not a record, or of a version this dynotune does not know."""
+        """Read new data. Raises RecordError: the file is no record, or has a version unknown to this dynotune."""
         if self._position:
-            # The program may have written over what was read before.
+            # The program may have overwritten data that was read before.
             self._check_magic(self._piece(0, len(_MAGIC)))
         while self._read_some():
             pass
         return self.record
 
     def _read_some(self) -> bool:
-        """Read a piece; whether there may be more. Most of a record's file is room that nothing is written to yet."""
+        """Read a chunk; return whether there may be more. Most of a record's file is preallocated and still empty."""
         raw = self._piece(self._position, _PIECE_BYTES)
         if len(raw) == _PIECE_BYTES and self._position and _HEAD.unpack_from(raw)[0] > _PIECE_BYTES - _HEAD.size:
             raw = self._piece(self._position, _HEAD.size + _HEAD.unpack_from(raw)[0])
@@ -165,7 +165,7 @@ class Reader:
 
     def _read_head(self, raw: bytes) -> int:
         if len(raw) < _FILE_HEAD.size or raw[:8] == bytes(8):
-            return 0  # just being begun
+            return 0  # the record is only just being created
         magic, version, size, pid, start_s, _ = _FILE_HEAD.unpack_from(raw)
         self._check_magic(magic)
         if version == _NOT_YET or raw[_START_LAST_BYTE] == _NOT_YET:
@@ -196,13 +196,13 @@ class Reader:
                     return
                 if (number := event.get("task")) is not None:
                     if number in self.record.results:
-                        return  # it was asked for again
+                        return  # dynotune requested this result again
                     self.record.results[number] = event
                 self.record.events.setdefault(event["event"], []).append(event)
-                # The program trains after all: what it repeated before, on the way there, were no steps.
+                # The program turns out to train: the cycles that it repeated before training were not steps.
                 del self.record.steps[: event.get("num_superseded") or 0]
             except ValueError:
-                pass  # a damaged event says nothing; those around it stand
+                pass  # Drop a damaged event; the events around it stay valid.
 
 
 def _is_sound(event: dict[str, Any]) -> bool:
@@ -214,14 +214,14 @@ def _is_sound(event: dict[str, Any]) -> bool:
 
 
 class Records:
-    """All records of a run folder, or what watched processes wrote once their records were full."""
+    """All records of a run folder, or the data that watched processes wrote after their records were full."""
 
     def __init__(self, folder: Path, pattern: str = "process-*.rec") -> None:
         self._folder, self._pattern = folder, pattern
         self._readers: dict[Path, Reader] = {}
 
     def update(self) -> list[Record]:
-        """Read what has come since, of all processes in the order they began. Raises RecordError: as Reader."""
+        """Read new data of all processes, in the order of their starts. Raises RecordError: as for Reader."""
         paths = sorted(self._folder.glob(self._pattern))
         self._readers = {path: self._readers.get(path) or Reader(path) for path in paths}
         records = [reader.update() for reader in self._readers.values()]
@@ -229,11 +229,11 @@ class Records:
 
 
 def summarise(record: Record, launched_s: float) -> Process:
-    """Summarise a process for `run.json`; `launched_s` is the launch on CLOCK_MONOTONIC.
+    """Summarise a process for `run.json`; `launched_s` is the time of launch on CLOCK_MONOTONIC.
 
-    Raises RecordError: an event of it lacks what belongs to it.
+    Raises RecordError: an event is incomplete.
     """
-    damaged = RecordError(f"{record.path} is damaged: an event of it is not as dynotune's agent writes it.")
+    damaged = RecordError(f"{record.path} is damaged: an event is not as dynotune's agent writes events.")
     if record.is_damaged:
         raise damaged
     try:
@@ -265,7 +265,7 @@ def _summary(record: Record, launched_s: float) -> Process:
         time_to_first_step_s=record.steps[0].end_s - launched_s if record.steps else None,
         median_step_s=statistics.median(record.step_s) if record.step_s else None,
         windows=[document.convert(event, TimedWindow) for event in record.events.get("window", [])],
-        # A trace, or why there is none.
+        # A trace, or the reason why there is none.
         traces=[
             _trace(event, record.step_s)
             for event in record.results.values()
@@ -286,9 +286,9 @@ def _summary(record: Record, launched_s: float) -> Process:
 
 
 def read_back(processes: Sequence[Process], settings: Sequence[Setting] = ()) -> list[Readback]:
-    """Return for each setting the word of the processes that made steps; one that says no wins over one that says yes.
+    """Return for each setting whether the processes that ran steps applied it; one "no" outweighs any "yes".
 
-    `settings`: of the run; those of the launch are what it was started with, or it was not started.
+    `settings`: settings of the run. Settings of the launch count as applied if the run was started with them.
     """
     telling = [process for process in processes if process.num_steps] or [p for p in processes if p.torch]
     found: dict[str, Readback] = {}
@@ -305,7 +305,7 @@ def read_back(processes: Sequence[Process], settings: Sequence[Setting] = ()) ->
 def _trace(event: dict[str, Any], step_s: Sequence[float]) -> RecordedTrace:
     fields: dict[str, Any] = {"file": None, **event}
     if event.get("step_s"):
-        # The step before the first recorded one is the profiler's to get ready in.
+        # In the step before the first recorded one the profiler gets ready.
         unready = event["first_step"] - 1
         before = step_s[max(0, unready - NUM_STEPS_BEFORE) : unready]
         fields["median_step_s"] = statistics.median(event["step_s"])
@@ -315,7 +315,7 @@ def _trace(event: dict[str, Any], step_s: Sequence[float]) -> RecordedTrace:
 
 def _readback(entry: dict[str, Any]) -> Readback:
     found = entry.get("found")
-    if isinstance(found, dict):  # as the agent writes what it does not know
+    if isinstance(found, dict):  # the agent writes this for an unknown value
         found = None
     return Readback(
         knob=entry["knob"],

@@ -1,4 +1,4 @@
-"""Orders tasks of a live run: task files, counted in a page that the run's processes have mapped."""
+"""Order tasks of a live run: files of tasks, counted in a page that the processes of the run have mapped."""
 
 import fcntl
 import mmap
@@ -12,13 +12,13 @@ from dynotune.schema.task import Task, TaskFile
 
 PAGE_FILE = "tasks.page"
 _PAGE_BYTES = 4096
-# As the agent reads it: magic, version, zero, number of task files, how often results were asked for again.
+# Layout that the agent reads: magic, version, zero, number of task files, number of requests for results.
 _HEAD = struct.Struct("<8sHHII")
 _MAGIC, _VERSION = b"DYNOTASK", 1
 
 
 class TaskPage:
-    """The orders of one run folder. One parent at a time has it.
+    """Order tasks for one run folder. Only one parent at a time can have the page.
 
     Raises CannotRunHere: another parent orders tasks here, or the folder cannot be written to.
     """
@@ -44,9 +44,9 @@ class TaskPage:
         self._write()
 
     def order(self, task: Task) -> int:
-        """Order `task`, and return its number, by which its result is known.
+        """Order `task`; return its number, which identifies its result.
 
-        Raises CannotRunHere: the task file cannot be written; nothing is ordered then.
+        Raises CannotRunHere: the task file cannot be written; the task is then not ordered.
         """
         document.write(self._folder / f"task-{self._num_tasks + 1:03d}.json", TaskFile(task=task), to_agent=True)
         self._num_tasks += 1
@@ -54,7 +54,7 @@ class TaskPage:
         return self._num_tasks
 
     def ask_again(self) -> None:
-        """Have the result of the last finished task written once more."""
+        """Ask the agent to write the result of the last finished task once more."""
         self._num_repeats += 1
         self._write()
 

@@ -1,9 +1,8 @@
-"""Whether a setting leaves the results of the program what they were.
+"""Check whether a setting changes the results of the program.
 
-`guard` compares losses and outputs of an arm with the baseline's, `boundary` precisions of a command with each other.
-`noise` judges errors against a reference,
-`differences` has the arithmetic of what is without one, `tolerance` what each setting may change. Speed is compared in
-`measure.comparison`.
+`guard` compares losses and outputs of a candidate with those of the baseline. `boundary` compares a command in several
+precisions. `noise` judges errors against a reference, and `differences` judges results without a reference. `tolerance`
+states the difference that each setting may cause. `measure.comparison` compares speed.
 """
 
 from dynotune.measure.checks.noise import NO_WORSE

@@ -1,4 +1,4 @@
-"""How low the precision of a command can go: each one's speed, by a comparison, and its results, by `guard`."""
+"""Find out how low a command's precision can go: compare the speed and check the results of each precision."""
 
 import math
 import time
@@ -32,25 +32,25 @@ ARMS = {
     "tf32": "matmul.fp32_precision=high",
     "float32": "matmul.fp32_precision=highest",
 }
-"""In the order of trying: what helps most often comes first, in case time runs out."""
-# The program's own autocast stays on under another one.
+"""In the order of trying: the precision that helps most often comes first, in case time runs out."""
+# Under another autocast, the program's own autocast stays on.
 OF_AUTOCAST = {"float32": "precision.autocast=off"}
 QUANTIZED = {kind: f"{QUANTIZE}={kind}" for kind in ("int8", "int8-weights", "fp8", "fp8-weights")}
 OWN = {"bfloat16": "bf16", "float16": "fp16"}
 MOST_KEPT, NUM_SEEDS = 3, 3
 LAST = 8
-"""Losses at the end of a run; their mean says where training arrived."""
+"""Number of losses at the end of a run whose mean shows the loss that training reaches."""
 Settled = tuple[list[Setting], guard.Readings, Guarded | Unknown]
 
 
 def boundary(
     run: RunSpec, watcher: Watcher, *, metric: str = "", budget_s: float | None = None
 ) -> tuple[Precision, Path]:
-    """Compare each precision with the command as written; the answer, and the folder it is kept in.
+    """Compare each precision with the command as written; return the answer and the folder that holds it.
 
-    `budget_s`: for comparisons of speed, in equal parts; what one leaves is for those after it.
+    `budget_s`: seconds for comparisons of speed, in equal parts; time left by one goes to the later ones.
 
-    Raises CommandFailed, CannotRunHere, UsageError: the command or the machine, not a precision.
+    Raises CommandFailed, CannotRunHere, UsageError: the cause is the command or the machine, not a precision.
     """
     program = _Program(run, watcher, metric, budget_s)
     reading = program.own.first[0]
@@ -66,7 +66,7 @@ def boundary(
 
 
 class _Program:
-    """The command as written, what it computed, and what is compared with that."""
+    """The command as written, the results that it computed, and the comparisons with them."""
 
     def __init__(self, run: RunSpec, watcher: Watcher, metric: str, budget_s: float | None) -> None:
         self.folder = new_run_folder(run.base)
@@ -81,7 +81,7 @@ class _Program:
         self._seeded: list[guard.Readings] = []
 
     def judged(self) -> list[PrecisionArm]:
-        """Everything about each precision; of what fails, the reason."""
+        """Judge speed and results of each precision; for a precision that fails, give the reason."""
         asked = {name: knobs.parse(words) for name, words in self.arms.items()}
         unfit = {name: reason for name, setting in asked.items() if (reason := self._why_not(setting))}
         fit = [name for name in asked if name not in unfit]
@@ -105,7 +105,7 @@ class _Program:
         return ""
 
     def _judged(self, name: str, setting: Setting, num_left: int) -> PrecisionArm:
-        """Judge results first: what is wrong is not timed. `num_left`: precisions that the rest of the time is for."""
+        """Judge results first; time only precisions with right results. `num_left`: precisions that share the time."""
         found = PrecisionArm(name=name, settings=[setting])
         try:
             settings, arm, results = self._settled(name, setting)
@@ -134,7 +134,7 @@ class _Program:
             )
 
     def _settled(self, name: str, setting: Setting, kept: tuple[str, ...] = ()) -> Settled:
-        """Leave modules out of quantization, the first that departs each time, if that makes the results right."""
+        """Leave modules out of quantization, each time the first with wrong results, if that corrects the results."""
         settings = [setting, *([Setting(KEEP, ",".join(kept))] if kept else [])]
         label = f"{name} without {len(kept)}" if kept else name
         arm = self._computed(label, settings)
@@ -147,7 +147,7 @@ class _Program:
         return settings, arm, results
 
     def _band(self, name: str, settings: Sequence[Setting], arm: guard.Readings) -> Band | None:
-        """Train under further seeds, with the settings and without, if that takes no longer than a comparison may."""
+        """Train under further seeds, with and without the settings, if that fits into the time of one comparison."""
         if self.own.first[0].what != "losses" or (self._share_s is not None and self._share_s < 2 * self._run_s):
             return None
         seeds = range(1, NUM_SEEDS)
@@ -168,7 +168,7 @@ class _Program:
 
 
 def band(baseline: Sequence[guard.Readings], candidate: Sequence[guard.Readings]) -> Band | None:
-    """Return where training arrives under the same seeds; None if a loss is no number, or the seeds change nothing."""
+    """Return the final losses under the same seeds; None if a loss is not a number, or the seeds change nothing."""
     ends = [[one[0].losses[-LAST:] for one in side] for side in (baseline, candidate)]
     ours, mine = (
         [fmean(math.nan if loss is None else loss for loss in losses or [None]) for losses in side] for side in ends
@@ -179,7 +179,7 @@ def band(baseline: Sequence[guard.Readings], candidate: Sequence[guard.Readings]
 
 
 def changed(baseline: list[float], candidate: list[float]) -> Change | Unknown:
-    """Return how much an arm adds to a metric, paired over samples."""
+    """Return how much a candidate adds to a metric, paired by sample."""
     if not baseline or len(baseline) != len(candidate) or len(baseline) < 2:
         both = f"{len(baseline)} values, and {len(candidate)} in this precision"
         return Unknown(f"The metric has {both}: no pairs." if baseline else "")

@@ -1,4 +1,4 @@
-"""How far two runs of one program lie apart in what they compute. Arithmetic only."""
+"""Compute how far the results of two runs of a program differ. This module is arithmetic only."""
 
 import itertools
 import math
@@ -11,11 +11,11 @@ import msgspec
 from dynotune.measure.checks.tolerance import Tolerance
 
 NUM_FIRST = 3
-"""Values that are compared one by one. Later ones have drifted apart, and single ones say little."""
+"""Number of first values that are compared one by one. Later values have drifted apart, so single ones say little."""
 NUM_STRETCHES = 3
-# Of how far the baseline lies from itself, which so few values say to about a third. Simulated with programs whose
-# losses vary from run to run, of arms that do nothing 0.2% are called wrong with independent noise, 1.3% with heavy
-# tails, 1.7% where the losses wander.
+# Factor over the baseline's difference from itself, which so few values estimate to within about a third. In
+# simulations of programs whose losses vary between runs, candidates without effect are called wrong in 0.2% of cases
+# with independent noise, 1.3% with heavy tails, and 1.7% with wandering losses.
 OWN_MULTIPLE = 5.0
 NUM_FOR_FIRST = 8
 
@@ -23,11 +23,11 @@ Number = float | None
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """Of one tensor that an outermost module gave. None stands for what is not finite.
+    """Digest of one tensor from an outermost module. None stands for a value that is not finite.
 
     Args:
-        sum, magnitudes, root: of the elements, of their magnitudes, and the root of the sum of squares.
-        sampled: elements, evenly spaced.
+        sum, magnitudes, root: sum of the elements, sum of their magnitudes, and root of the sum of their squares.
+        sampled: evenly spaced elements.
     """
 
     shape: list[int]
@@ -38,11 +38,11 @@ class Digest(msgspec.Struct, frozen=True):
 
 
 class Apart(NamedTuple):
-    """Of each value, in order, how far one run lies from another; None where nothing can be said of it.
+    """Differences between two runs for each value, in order; None if a value cannot be compared.
 
     Args:
-        signed: relative to the size of such values.
-        num_not_finite: values that are none in the one, and are in the other.
+        signed: difference relative to the typical size of such values.
+        num_not_finite: number of values that are finite in one run and not in the other.
     """
 
     signed: list[float | None]
@@ -61,7 +61,7 @@ class LargestDifference(NamedTuple):
 
 
 def losses_apart(ours: Sequence[Number], others: Sequence[Number]) -> Apart:
-    """`others` less `ours`, by the mean magnitude of `ours` around."""
+    """Return `others` minus `ours`, relative to the mean magnitude of neighbouring values of `ours`."""
     pairs = list(zip(ours, others, strict=False))
     known = [abs(value) for value in ours if value is not None]
     overall = statistics.fmean(known) if known else 0.0
@@ -71,14 +71,14 @@ def losses_apart(ours: Sequence[Number], others: Sequence[Number]) -> Apart:
             signed.append(None)
             continue
         around = [abs(value) for value in ours[max(0, at - 2) : at + 3] if value is not None]
-        # Where losses have become small, rounding is not small beside them any more.
+        # Once losses have become small, rounding errors are no longer small beside them.
         scale = max(statistics.fmean(around), 0.1 * overall)
         signed.append(_share(other - our, scale))
     return Apart(signed, sum(our is not None and other is None for our, other in pairs))
 
 
 def outputs_apart(ours: Sequence[Sequence[Digest]], others: Sequence[Sequence[Digest]]) -> Apart:
-    """The largest difference among the tensors of each call."""
+    """Return the largest difference among the tensors of each call."""
     apart: list[float | None] = []
     num_not_finite = 0
     for our_call, other_call in zip(ours, others, strict=False):
@@ -93,7 +93,7 @@ def outputs_apart(ours: Sequence[Sequence[Digest]], others: Sequence[Sequence[Di
 
 
 def _digests_apart(ours: Digest, others: Digest) -> tuple[float | None, bool]:
-    """How far, and whether only the other has what is not finite."""
+    """Return the difference, and whether only `others` has values that are not finite."""
     ours_all, others_all = _numbers(ours), _numbers(others)
     if ours_all is None or others_all is None:
         return None, ours_all is not None
@@ -109,7 +109,7 @@ def _digests_apart(ours: Digest, others: Digest) -> tuple[float | None, bool]:
         _share(other_root / math.sqrt(other_num) - scale, scale),
     ]
     if ours.shape != others.shape:
-        # As many boxes as were found, for instance: one more or less moves the others, and their moments remain.
+        # For example the number of boxes found: one more or less shifts the others, but hardly changes their moments.
         found.append(0.0 if ours.shape[1:] == others.shape[1:] else 1.0)
     elif our_sampled:
         squares = [(other - our) ** 2 for our, other in zip(our_sampled, other_sampled, strict=True)]
@@ -120,13 +120,14 @@ def _digests_apart(ours: Digest, others: Digest) -> tuple[float | None, bool]:
 def judge(
     arm: Apart, own: Apart, tolerance: Tolerance, *, what: str, redrawn: bool = False, nudged: Apart | None = None
 ) -> LargestDifference | None:
-    """The first values one by one, then the means of stretches of the later ones; None without any.
+    """Judge the first values one by one, then means of stretches of the later values; return None without values.
 
     Args:
-        own: of the baseline against itself.
+        own: differences of the baseline from itself.
         what: `losses` or `outputs`.
-        redrawn: `own` is of other random numbers: then its spread is there from the first value on.
-        nudged: of the baseline against itself with weights moved by a rounding error: what training makes of that.
+        redrawn: whether `own` comes from other random numbers, so that its spread is present from the first value on.
+        nudged: differences of the baseline from a run whose weights were moved by a rounding error, to show what
+            training makes of such an error.
     """
     first, later = (tolerance.first, tolerance.later) if what == "losses" else (tolerance.outputs, tolerance.outputs)
     spread = _rms(own.signed if redrawn else own.signed[:NUM_FOR_FIRST])
@@ -146,7 +147,7 @@ def judge(
 
 
 def _stretches(num: int) -> list[tuple[int, int]]:
-    """Of the values after the first ones, in stretches of about one length."""
+    """Split the values after the first ones into stretches of about equal length."""
     left = num - NUM_FIRST
     if left <= 0:
         return []
@@ -155,7 +156,7 @@ def _stretches(num: int) -> list[tuple[int, int]]:
 
 
 def _spread_of_means(signed: Sequence[float | None], stretches: Sequence[tuple[int, int]]) -> float:
-    """How far means of stretches lie apart: as they do, or as those of independent values would."""
+    """Return the spread of the stretches' means: the observed spread, or that of independent values."""
     means = [_mean(signed[begin:end]) for begin, end in stretches]
     singles = _rms(signed[NUM_FIRST:])
     length = max((end - begin for begin, end in stretches), default=1)
@@ -173,7 +174,7 @@ def _rms(values: Sequence[float | None]) -> float:
 
 
 def _share(difference: float, scale: float) -> float:
-    """Relative, never infinite: what differs from nothing at all differs wholly."""
+    """Return `difference` / `scale`, limited to ±1e6, which also stands for any difference from exactly zero."""
     if not difference:
         return 0.0
     return max(-1e6, min(1e6, difference / scale)) if scale > 0 else math.copysign(1e6, difference)

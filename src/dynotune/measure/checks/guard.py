@@ -1,13 +1,13 @@
-"""Whether a setting that changes rounding leaves the results what they were: losses or outputs, under one seed.
+"""Check whether a setting that changes rounding preserves the results: losses or outputs under one seed.
 
-The runs are not timed. An arm is held against the program's own noise: how far the baseline lies from a run in float64,
-and how far one lies whose numbers are rounded as the setting promises. Both run with dropout off, since other kernels
-draw other random numbers.
+The runs are not timed. The candidate's errors are compared with the program's own noise. The noise comes from two
+references: the baseline's difference from a run in float64, and that of a run whose numbers are rounded as the setting
+promises. Guarded runs have dropout off, since other kernels draw other random numbers.
 
-Where no such reference can be had (a module that draws random numbers of its own, or does not compute in float64),
-fixed tolerances say what is allowed. An arm beyond them is held against how far the program lies from itself: the
-baseline runs again and, where its modules draw random numbers, once more with others. Where it begins alike and drifts
-away all the same, the baseline runs with its weights moved by a rounding error.
+Some programs allow no such reference, because a module draws random numbers or cannot compute in float64. For these
+programs, fixed tolerances apply. A candidate beyond them is compared with the program's difference from itself: the
+baseline runs again and, if its modules draw random numbers, once more with other random numbers. If the candidate
+starts alike and drifts away later, the baseline also runs with weights moved by a rounding error.
 """
 
 import math
@@ -42,19 +42,19 @@ LIMIT_S = 900.0
 NOTHING_ROUNDS = "none of its settings changes how numbers are rounded, and that alone"
 NOTHING_SEEN = "beside that nothing can be seen"
 MOST_ALLOWED = 0.5
-"""Where a program's own losses lie so far apart that this much would pass, nothing can be said."""
+"""If a program's own losses differ so much that a difference of this size would pass, nothing can be concluded."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """Values that one process computed.
+    """Results that one process computed.
 
     Args:
-        draws: kinds of devices from whose generators its modules drew.
-        precision: that it computes in, as far as it could be seen.
-        num_captured: values inside CUDA graphs that were being captured; they were not looked at.
-        metric: of the calls, in order; `metric_error`: why there is none.
-        peak_bytes: of device memory. `room`: for so many such runs at once.
-        parts: what modules inside the first one gave in its first call, in the order in which they ended.
+        draws: kinds of devices whose random generators its modules used.
+        precision: the precision that it computes in, as far as visible.
+        num_captured: number of values that were not read because a CUDA graph was being captured.
+        metric: values of the metric for each call, in order; `metric_error`: why there is no metric.
+        peak_bytes: peak of device memory. `room`: number of such runs that fit at once.
+        parts: results of modules inside the outermost one in its first call, in the order in which they ended.
     """
 
     what: Literal["losses", "outputs"]
@@ -75,17 +75,17 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Readings = list[Reading]
-"""Of the ranks, in order."""
+"""Readings of the ranks, in order."""
 Asked = tuple[str, Sequence[Setting], dict[str, Any]]
-"""A run, by its name, its settings and fields of `CheckResults`."""
+"""A run to make: its name, its settings, and fields of `CheckResults`."""
 
 
 class Own(msgspec.Struct, kw_only=True):
-    """Readings of the baseline: once; again and with other random numbers if that was needed.
+    """Readings of the baseline from a first run and, if needed, from a second run and one with other random numbers.
 
     Args:
-        reference: in the type `reference_type`; Unknown where it does not.
-        rounded: with its numbers rounded by a share, by that share.
+        reference: readings in the type `reference_type`; Unknown if the baseline cannot compute in it.
+        rounded: readings with numbers rounded by a share, by that share.
     """
 
     first: Readings
@@ -97,9 +97,9 @@ class Own(msgspec.Struct, kw_only=True):
 
 
 class Guard(msgspec.Struct, frozen=True):
-    """Runs of one command, each in a folder below `folder` and for `limit_s` if the run has no limit of its own.
+    """Make runs of one command, each in a folder below `folder`, limited to `limit_s` unless the run has a limit.
 
-    All raise CommandFailed and CannotRunHere, as `run_settings`. `made`: runs that `ahead` has made, by their names.
+    All methods raise CommandFailed and CannotRunHere, as `run_settings` does. `made`: runs from `ahead`, by name.
     """
 
     run: RunSpec
@@ -110,7 +110,7 @@ class Guard(msgspec.Struct, frozen=True):
     go_on: Callable[[], object] = lambda: None
 
     def computed(self, name: str, settings: Sequence[Setting] = (), **how: Any) -> Readings | Unknown:
-        """Run the command with settings, and return what its processes computed. `how`: fields of `CheckResults`."""
+        """Run the command with settings; return the values that its processes computed. `how`: of `CheckResults`."""
         if name in self.made:
             return self.made.pop(name)
         arm = "candidate" if settings else "baseline"
@@ -135,9 +135,10 @@ class Guard(msgspec.Struct, frozen=True):
         return [msgspec.structs.replace(one, room=room) for one in found]
 
     def ahead(self, own: Own, asked: Sequence[Asked], roundings: Sequence[float]) -> None:
-        """Make runs, and those that `refer` would make, side by side where there is room; nothing in them is timed.
+        """Make runs, and the runs of `refer`, concurrently if memory allows; none of them is timed.
 
-        `computed` finds them. One that fails beside others it makes again, alone: memory or a port may be the cause.
+        `computed` finds these runs. A run that failed beside others is repeated alone by `computed`, as memory or a
+        port may be the cause.
         """
         if not isinstance(own.reference, Unknown) and not any(one.draws for one in own.first):
             exact = [("guard-float64", (), {"reference": "float64"})] * (own.reference is None)
@@ -157,12 +158,12 @@ class Guard(msgspec.Struct, frozen=True):
                         self.made[name] = found
 
     def baseline(self) -> Own | Unknown:
-        """Run the baseline. What it says serves all arms."""
+        """Run the baseline; its readings serve all candidates."""
         first = self.computed("guard-baseline")
         return first if isinstance(first, Unknown) else Own(first=first)
 
     def _against_itself(self, own: Own) -> Unknown | None:
-        """Run the baseline again, and fill in what it says."""
+        """Run the baseline again, and fill in `own` with its readings."""
         again = self.computed("guard-baseline-again")
         if isinstance(again, Unknown):
             return again
@@ -175,7 +176,7 @@ class Guard(msgspec.Struct, frozen=True):
         return None
 
     def refer(self, own: Own, rounding: float) -> None:
-        """Run the baseline in float64 and, where it fails in that, in float32; and once rounded as an arm promises."""
+        """Run the baseline in float64 (float32 if that fails), and once rounded as a candidate promises."""
 
         def tried(name: str, **how: Any) -> Readings | Unknown:
             try:
@@ -193,13 +194,12 @@ class Guard(msgspec.Struct, frozen=True):
             own.rounded[rounding] = tried(f"rounded-{rounding:.0e}", nudge=rounding)
 
     def compare(self, settings: Sequence[Setting], own: Own, name: str = "guard") -> Guarded | Unknown:
-        """Compare what the program computes with `settings` and without.
+        """Compare the results that the program computes with and without `settings`.
 
-        Settings of effect `sampling`, `semantics` and `system` are left out: they change on purpose what
-        is computed, and there is nothing to compare with.
+        Settings of effect `sampling`, `semantics` and `system` are left out, because they change results on purpose.
 
         Args:
-            own: of the baseline, filled in where more has to run.
+            own: readings of the baseline; further runs are added if needed.
         """
         chosen = guarded(settings)
         if not chosen:
@@ -212,9 +212,9 @@ class Guard(msgspec.Struct, frozen=True):
         return self.judged(settings, own, found, name)
 
     def judged(self, settings: Sequence[Setting], own: Own, found: Readings, name: str) -> Guarded | Unknown:
-        """Judge what an arm computed, by as many further runs of the baseline as that takes."""
+        """Judge the candidate's results, with as many further runs of the baseline as needed."""
         rounding = allowed(guarded(settings), own.first[0].precision).rounding
-        # Training may turn elsewhere by one draw of its roundings: no arm is called wrong for that before a second one.
+        # One different rounding may lead training elsewhere, so no candidate is called wrong before a second such run.
         for share in (rounding, -rounding):
             self.refer(own, share)
             judged = compared(settings, own, found)
@@ -234,7 +234,7 @@ class Guard(msgspec.Struct, frozen=True):
 
 
 def within(settings: Sequence[Setting], event: dict[str, Any]) -> Guarded | Unknown:
-    """Judge calls of one running program, made without the settings and with them, as the agent saw them."""
+    """Judge calls of one running program with and without the settings, as the agent recorded them."""
     if not guarded(settings):
         return Unknown(NOTHING_ROUNDS)
     seen = {"what": "outputs", "draws": event.get("draws"), "precision": event.get("precision")}
@@ -255,14 +255,14 @@ def within(settings: Sequence[Setting], event: dict[str, Any]) -> Guarded | Unkn
 
 
 def _is_clear(judged: Guarded | Unknown) -> bool:
-    """Whether no further run could change it."""
+    """Tell whether further runs cannot change the judgement."""
     return isinstance(judged, Unknown) or judged.ok or bool(judged.num_not_finite)
 
 
 def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readings | None = None) -> Guarded | Unknown:
-    """Judge an arm by what its ranks computed, the worst of them; Unknown where it cannot be told.
+    """Judge a candidate by the results of its worst rank; Unknown if they cannot be judged.
 
-    `nudged`: of the baseline, with its weights moved by a rounding error.
+    `nudged`: readings of the baseline with weights moved by a rounding error.
     """
     key = " ".join(map(str, sorted(settings, key=lambda setting: setting.knob)))
     again = own.first if own.again is None else own.again
@@ -280,7 +280,7 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
     if nudged is not None and (len(nudged) != len(arm) or any(reading.what != what for reading in nudged)):
         nudged = None
     if nudged is not None and what == "losses":
-        # The baseline stands for the reference, and what it does to itself for its errors.
+        # Use the baseline as the reference, and its differences from itself as the errors.
         itself = Own(first=others, reference=own.first, rounded={tolerance.rounding: nudged})
         if (held := _by_reference(key, itself, arm, tolerance)) is not None:
             if held.ok and held.tolerance > MOST_ALLOWED:
@@ -331,7 +331,7 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
 
 
 def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Guarded | None:
-    """Judge an arm by its errors, the worst of its ranks; None where no reference can tell."""
+    """Judge a candidate by the errors of its worst rank; None if no reference is usable."""
     what = arm[0].what
     rounded = own.rounded.get(tolerance.rounding)
     if isinstance(own.reference, Unknown | None) or isinstance(rounded, Unknown | None):
@@ -376,7 +376,7 @@ def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Gu
 
 
 def _first_departure(least: float, *sides: Reading) -> str:
-    """Return the first module whose error rounding does not explain. `sides`: reference, baseline, rounded, arm."""
+    """Return the first module with errors beyond rounding. `sides`: reference, baseline, rounded, candidate."""
     exact, ours, moved, mine = (dict(one.parts) for one in sides)
     for name in mine:
         if name in exact and name in ours and name in moved:
@@ -428,9 +428,9 @@ def _apart(ours: Reading, others: Reading) -> Apart:
 
 
 def readings(records: Sequence[Record]) -> Readings | Unknown:
-    """Return what the processes that made steps computed; Unknown where one says nothing.
+    """Return the results of the processes that ran steps; Unknown if one has none.
 
-    Raises RecordError: it is not as dynotune's agent writes it.
+    Raises RecordError: the record has another form than the agent's.
     """
     found = []
     for record in sorted(records, key=lambda record: record.among_ranks("rank") or 0):
@@ -451,4 +451,4 @@ def _reading(event: dict[str, Any], record: Record) -> Reading:
         peak_bytes = (record.last("memory") or {}).get("peak_device_bytes")
         return document.convert({**event, values: event.get("values"), "peak_bytes": peak_bytes}, Reading)
     except (ValueError, TypeError) as error:
-        raise RecordError(f"{record.path} is damaged: what it says of results is not as we write it.") from error
+        raise RecordError(f"{record.path} is damaged: its results are not in the agent's form.") from error

@@ -1,7 +1,7 @@
-"""Whether the errors of an arm are those that rounding makes. Arithmetic only.
+"""Decide whether the errors of a candidate are explained by rounding. This module is arithmetic only.
 
-An error is how far a value lies from the same value of a reference in float64. What rounding explains is the error of
-the baseline, or that of a baseline whose numbers are rounded as the arm promises, whichever is larger.
+An error is the difference between a value and the same value of a reference in float64. Rounding explains the larger of
+two errors: that of the baseline, and that of a baseline whose numbers are rounded as the candidate promises.
 """
 
 import itertools
@@ -13,13 +13,13 @@ from typing import Literal, NamedTuple
 from dynotune.measure.live.switching import mean_of
 
 NO_WORSE = 4.0
-"""Errors within this factor of what rounding explains are no worse: two bits."""
+"""Errors within this factor (two bits) of those that rounding explains are no worse."""
 BEYOND = 16.0
-"""A single value this far beyond the largest error that rounding explains is wrong, whatever the others are."""
+"""A single value beyond this factor over the largest error that rounding explains is wrong, whatever the others are."""
 NUM_UNITS = 8
-"""Means of consecutive values that the interval rests on: errors of one training hang together."""
+"""Number of means of consecutive values behind the interval, since errors within one training are correlated."""
 NOTHING = 2.0**-24
-"""Half of what float32 can tell apart: no smaller error is one."""
+"""Half the relative spacing of float32: smaller errors do not count."""
 
 Errors = Sequence[float | None]
 Interval = tuple[float, float]
@@ -27,13 +27,13 @@ Verdict = Literal["no worse", "worse", "undecided"]
 
 
 class Judgement(NamedTuple):
-    """How errors of an arm compare with those that rounding explains.
+    """Comparison of a candidate's errors with those that rounding explains.
 
     Args:
-        error, own: typical, geometric means over the values.
-        ratio: of the arm's errors over the others, value by value.
-        error_ci, ci: of `error` and `ratio`, at 95%; None for fewer than two values.
-        beyond: the index of a value that no rounding explains.
+        error, own: typical errors of candidate and rounding, as geometric means over the values.
+        ratio: the candidate's errors over those of rounding, value by value.
+        error_ci, ci: 95% intervals of `error` and `ratio`; None for fewer than two values.
+        beyond: index of a value that rounding does not explain.
     """
 
     verdict: Verdict
@@ -46,14 +46,15 @@ class Judgement(NamedTuple):
 
 
 def judge(arm: Errors, baseline: Errors, *rounded: Errors, least: float = NOTHING) -> Judgement | None:
-    """Compare the errors of an arm, value by value, with those of the baseline; None without any.
+    """Compare the candidate's errors with the baseline's, value by value; return None without values.
 
-    `no worse` if the interval of the ratio ends below `NO_WORSE`, or no error is larger than the other; `worse` if it
-    begins above 1 and the ratio is above that, or a single value lies beyond all noise.
+    The verdict is `no worse` if the interval of the ratio ends below `NO_WORSE`, or no error exceeds its counterpart.
+    The verdict is `worse` if the interval begins above 1 and the ratio is above `NO_WORSE`, or if a value is beyond all
+    noise.
 
     Args:
-        rounded: each of a baseline that rounds as the arm promises.
-        least: what rounding explains in any case.
+        rounded: errors of each baseline that rounds as the candidate promises.
+        least: errors up to this size are always explained by rounding.
     """
     kept = [
         (at, max(abs(mine), NOTHING), max(least, *(abs(other or 0.0) for other in (ours, *others))))
@@ -76,7 +77,7 @@ def judge(arm: Errors, baseline: Errors, *rounded: Errors, least: float = NOTHIN
 
 
 def _typical(values: Sequence[float]) -> tuple[float, Interval | None]:
-    """The geometric mean and its interval, from means of consecutive values."""
+    """Return the geometric mean and its interval, from means of consecutive values."""
     logs = [math.log(value) for value in values]
     num_units = min(NUM_UNITS, len(logs))
     cuts = [len(logs) * unit // num_units for unit in range(num_units + 1)]

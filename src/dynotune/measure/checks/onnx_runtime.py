@@ -15,12 +15,12 @@ from dynotune.schema.facts import Unknown
 
 PROVIDERS = ("CUDAExecutionProvider", "CPUExecutionProvider")
 BEYOND_ALL = 1e30
-"""The error of outputs that are not finite."""
+"""The error that stands for outputs that are not finite."""
 Array = npt.NDArray[Any]
 
 
 def check_onnx(model: Path, batches: Sequence[Path]) -> OnnxCheck | Unknown:
-    """Run the batches that the agent kept beside the model, and write each tensor into a file that trtexec can load."""
+    """Run the batches that the agent saved beside the model; write each tensor into a file that trtexec can load."""
     errors: list[float] = []
     own: list[float] = []
     kept: list[Batch] = []
@@ -38,7 +38,7 @@ def check_onnx(model: Path, batches: Sequence[Path]) -> OnnxCheck | Unknown:
                 own += _errors(arrays[f"own:{at}"], truth)
             shapes = {name: list(one.shape) for name, one in inputs.items()}
             kept.append(Batch(shapes, _written(path, inputs), _written(path, outputs, arrays)))
-    except Exception as failed:  # of the runtime, or of a damaged file
+    except Exception as failed:  # an error of the runtime or of a damaged file
         return Unknown(f"ONNX Runtime could not run it: {type(failed).__name__}: {str(failed)[:300]}")
     if not own or not all(map(math.isfinite, own)):
         return Unknown(f"the module's own outputs {'hold NaN or infinity' if own else 'are no tensors'}")
@@ -48,7 +48,7 @@ def check_onnx(model: Path, batches: Sequence[Path]) -> OnnxCheck | Unknown:
 
 
 def _written(batch: Path, tensors: dict[str, Array], own: dict[str, Array] | None = None) -> dict[str, str]:
-    """Write each tensor; outputs in the type that the module's `own` have."""
+    """Write each tensor to a file; convert outputs to the type of the module's own outputs."""
     files = {}
     for at, (name, tensor) in enumerate(tensors.items()):
         files[name] = f"{batch.with_suffix('')}-{'out' if own else 'in'}-{at}.bin"
@@ -57,7 +57,7 @@ def _written(batch: Path, tensors: dict[str, Array], own: dict[str, Array] | Non
 
 
 def _errors(found: Array, reference: Array) -> list[float]:
-    """Errors per sample, relative to its root mean square; for whole numbers, the share that differs."""
+    """Return errors per sample, relative to its root mean square; for integers, the share of elements that differ."""
     rows = len(reference) if reference.ndim else 1
     ours, truth = found.reshape(rows, -1), reference.reshape(rows, -1)
     if not np.issubdtype(reference.dtype, np.inexact):

@@ -1,7 +1,7 @@
-"""By how much a setting of effect `numerics` may round, and what may differ for that where there is no reference.
+"""State how much rounding a setting of effect `numerics` may cause, and the differences allowed without a reference.
 
-Rounding differs, so results do; these say from where on it is no longer rounding. What is broken (a wrong kernel, a
-layout that the program does not stand, gradients that underflow) differs by tens of per cent, or is no number at all.
+A change of rounding changes results slightly; the tolerances give the limit of what rounding explains. Defects (a wrong
+kernel, an unsupported layout, gradients that underflow) change results by tens of per cent or to NaN.
 """
 
 import tomllib
@@ -15,21 +15,21 @@ from dynotune.schema.knob import Effect
 from dynotune.schema.setting import Setting
 
 GUARDED: tuple[Effect, ...] = ("exact", "numerics")
-"""Settings that take part in guarded runs. Others change what is computed on purpose: `sampling` draws other random
-numbers, so losses differ step by step though nothing is wrong; `semantics` is asked for by name, and named."""
+"""Effects of settings that guarded runs check. Other settings change results on purpose: `sampling` draws other random
+numbers, so losses differ step by step without an error, and users choose `semantics` explicitly."""
 
 
 class Tolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Relative differences that are allowed.
 
     Args:
-        first: of each of the first losses, before they could drift apart.
-        later: of the mean over a stretch of later ones.
-        outputs: of an output's elements, moments included, by the tensor's root mean square.
-        rounding: of one number.
-        least: errors that it explains in any case.
-        redraws: its kernels may draw other random numbers from the same seed.
-        why: in words, after "allowed for".
+        first: for each of the first losses, before they can drift apart.
+        later: for the mean over a stretch of later losses.
+        outputs: for the elements and moments of an output, relative to the tensor's root mean square.
+        rounding: relative rounding error of one number.
+        least: errors up to this size are always explained.
+        redraws: whether kernels may draw other random numbers from the same seed.
+        why: the reason in words, after "allowed for".
     """
 
     first: float
@@ -49,15 +49,15 @@ REDRAWS = frozenset[str](_TABLE["redraws"]["knobs"])
 
 
 def guarded(settings: Iterable[Setting]) -> list[Setting]:
-    """Of an arm, the settings that take part in its guarded run; none where nothing in it needs one."""
+    """Return the candidate's settings that take part in its guarded run; empty if none needs checking."""
     chosen = [setting for setting in settings if knobs.get(setting.knob).effect in GUARDED]
     return chosen if any(knobs.get(setting.knob).effect == "numerics" for setting in chosen) else []
 
 
 def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
-    """Of these settings together, for a program that computes in `precision`: the widest of each.
+    """Return the widest tolerance of these settings together, for a program that computes in `precision`.
 
-    `precision`: of the baseline, as the agent saw it; "" where it could not be seen.
+    `precision`: precision of the baseline, as the agent saw it; "" if unknown.
     """
     chosen = [one for one in settings if knobs.get(one.knob).effect == "numerics"]
     names = [BY_SETTING.get(str(one)) or BY_SETTING.get(one.knob, "order") for one in chosen]
@@ -72,6 +72,6 @@ def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
 
 
 def rounding(settings: Sequence[Setting]) -> float:
-    """Share by which an arm may round a number, in a program that computes in float32; 0 where nothing is guarded."""
+    """Return the share by which a candidate may round a number in a float32 program; 0 without guarded settings."""
     chosen = guarded(settings)
     return allowed(chosen, "").rounding if chosen else 0.0

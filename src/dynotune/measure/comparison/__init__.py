@@ -1,9 +1,10 @@
-"""Two arms compared: pairs of runs in random order, their statistics and the verdict.
+"""Compare a candidate with the baseline: pairs of runs in random order, their statistics and the verdict.
 
-`protocol` runs a comparison to its end and resumes one, `stats` is the group-sequential test, `boundary` its levels,
-`schedule` its looks and the order of the arms, `objective` the value of a run, `summary` the struct that is stored.
+`protocol` runs a comparison to its end and resumes one. `stats` is the group-sequential test, `boundary` computes its
+levels, and `schedule` sets its looks and the order of runs. `objective` computes the value of a run, and `summary`
+fills the struct that is stored.
 
-The runs themselves are `measure.live`'s. Arms are switched within one live run by `measure.live.switching`.
+`measure.live` makes the runs. `measure.live.switching` switches between baseline and candidates within one live run.
 """
 
 from dynotune.measure.comparison.protocol import Interrupted

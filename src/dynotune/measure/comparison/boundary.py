@@ -1,15 +1,15 @@
-"""How sure each look must be, so that all looks of a comparison together err no more than promised."""
+"""Compute the level of each look, so that all looks of a comparison together keep the promised error rate."""
 
 import functools
 from typing import Any
 
-# Wang and Tsiatis 1987: 0 is O'Brien and Fleming, hard to pass early; 0.5 is Pocock, the same at every look.
+# Wang and Tsiatis 1987: 0 gives O'Brien and Fleming (hard to pass early), 0.5 gives Pocock (the same at every look).
 SHAPE = 0.25
 
-# The recursion below is exact for a known variance. Using its levels with Student's t costs 1.16 times the
-# error promised (the t of successive looks hang together less closely than the z), and runs that resemble
-# their neighbours in time (first-order autocorrelation 0.3 to 0.5) cost up to 1.2 times more. So only this
-# share of the error is spent; docs/decisions/0001 has the simulation.
+# The recursion below is exact for a known variance. Using its levels with Student's t costs 1.16 times the promised
+# error, because the t of successive looks are less correlated than the z. Runs that are correlated with their
+# neighbours in time (first-order autocorrelation 0.3 to 0.5) cost up to 1.2 times more. So only this share of the error
+# is spent; docs/decisions/0001 has the simulation.
 SPENT = 0.75
 
 _NUM_NODES = 64
@@ -18,11 +18,11 @@ _FARTHEST_Z = 8.0
 
 @functools.cache
 def nominal_levels(looks: tuple[int, ...], error: float) -> tuple[float, ...]:
-    """Return the two-sided nominal level at each look, for at most `error` over all of them.
+    """Return the two-sided nominal level of each look, so that the total error of all looks is at most `error`.
 
     Args:
         looks: rising numbers of pairs.
-        error: two-sided; for a one-sided error of e, ask for 2e.
+        error: two-sided error rate; for a one-sided rate e, pass 2e.
 
     Source: Wang and Tsiatis 1987; used with t as in Jennison and Turnbull 2000, section 3.8.
     """
@@ -33,7 +33,7 @@ def nominal_levels(looks: tuple[int, ...], error: float) -> tuple[float, ...]:
 
 
 def critical_constant(looks: tuple[int, ...], error: float, shape: float = SHAPE) -> float:
-    """Return C such that |Z| passes C·(n/N)^(shape − ½) at one look or more with probability `error`."""
+    """Return C such that |Z| passes C·(n/N)^(shape − ½) in at least one look with probability `error`."""
     from numpy.polynomial.legendre import leggauss
 
     low, high, nodes = 0.0, _FARTHEST_Z, leggauss(_NUM_NODES)
@@ -46,7 +46,7 @@ def critical_constant(looks: tuple[int, ...], error: float, shape: float = SHAPE
 
 
 def _crossing(looks: tuple[int, ...], bounds: list[float], quadrature: tuple[Any, Any]) -> float:
-    """Return the probability that a driftless random walk leaves ±bound·√n at one look or more.
+    """Return the probability that a driftless random walk passes ±bound·√n in at least one look.
 
     Source: Armitage, McPherson and Rowe 1969, by Gauss-Legendre quadrature.
     """

@@ -1,7 +1,7 @@
-"""A comparison within one live run: the candidate is switched on and off beside the baseline, in blocks.
+"""Compare within one live run: switch the candidate on and off in blocks.
 
-A block takes the place of a pair: stretches of both arms, in an order that is drawn, are judged by the same
-group-sequential test. No start is paid for, and what differs between processes is the same on both sides.
+A block takes the place of a pair. Baseline and candidate have stretches of steps in a random order, and the same
+group-sequential test judges the blocks. No block needs a start, and differences between processes affect both alike.
 """
 
 import statistics
@@ -21,13 +21,13 @@ from dynotune.schema.setting import Setting
 from dynotune.text import words
 
 STRETCH_S = 0.5
-"""Longer than one that only orders arms: a verdict rests on it."""
+"""Longer than a stretch that only ranks candidates, because a verdict depends on it."""
 FEWEST_BLOCKS = 4
-"""Fewer leave nothing to estimate the noise from."""
+"""Fewer blocks do not allow an estimate of the noise."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """The settings that are switched on and off; the baseline runs with the rest."""
+    """The settings that are switched on and off; the baseline runs with the remaining settings."""
 
     settings: tuple[Setting, ...]
 
@@ -37,7 +37,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 def why_not(request: CompareRequest) -> str:
-    """Return why the arms cannot be compared within one run; empty if they can."""
+    """Return why candidate and baseline cannot be compared within one run; empty if they can."""
     run = request.run
     if run.objective != "throughput":
         return f"the objective is {run.objective}, and one run has one value of it"
@@ -59,16 +59,16 @@ def _switched(request: CompareRequest) -> list[Setting]:
 def compare_within(
     request: CompareRequest, comparison: Comparison, folder: Path, watcher: Watcher, save: Callable[[Comparison], None]
 ) -> tuple[Comparison, str]:
-    """Compare the arms within one live run.
+    """Compare candidate and baseline within one live run.
 
     Args:
-        folder: of the comparison; the run's own is made in it.
-        save: is given the comparison after each block.
+        folder: folder of the comparison; the folder of the run is made in it.
+        save: function that is called with the comparison after each block.
 
     Returns:
-        The comparison, with a verdict, and why there is none, if it could not be made so.
+        The comparison with its verdict, and the reason if no verdict was possible in this way.
 
-    Raises CannotRunHere, UsageError: the command or the machine, not the candidate.
+    Raises CannotRunHere, UsageError: the cause is the command or the machine, not the candidate.
     """
     arm = Candidate(tuple(sorted(_switched(request), key=lambda setting: setting.knob)))
     told = 0
@@ -104,7 +104,7 @@ def compare_within(
         enough=enough,
     )
     if found.given_up.get(arm.key) == HAS_ALREADY:
-        reason = f"The program has {arm.key} already: both arms are the same."
+        reason = f"The program has {arm.key} already, so baseline and candidate are the same."
         return msgspec.structs.replace(comparison, verdict="same", reason=reason, step=found.step), ""
     blocks = found.blocks.get(arm.key, [])
     pairs = tell(blocks)
@@ -120,7 +120,7 @@ def unit_of(blocks: Sequence[Block]) -> Literal["sample", "step"]:
 
 
 def pairs_of(blocks: Sequence[Block]) -> list[Pair]:
-    """Return each block as a pair: the time of a sample, or a step, in the baseline's stretches and in the arm's."""
+    """Return each block as a pair: seconds per sample or step in the baseline's stretches and in the candidate's."""
     by_sample = counts_samples(blocks)
     firsts: dict[str, ArmName] = {"ABBA": "baseline", "BAAB": "candidate"}
     return [Pair(firsts[block.order], *block.unit_s(by_sample=by_sample)) for block in blocks]

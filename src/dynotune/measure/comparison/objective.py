@@ -1,4 +1,4 @@
-"""What a comparison is about: a run's value of each objective. Of all of them lower is better."""
+"""Compute a run's value for each objective of a comparison. Lower is better for all of them."""
 
 import itertools
 import math
@@ -18,20 +18,19 @@ PERCENTILE = 0.99
 
 
 def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
-    """Return one run's value: seconds per sample (or step), seconds, bytes, or joules per sample (or step); above 0.
+    """Return a run's value (above 0): seconds or joules per sample (or step), seconds, or bytes.
 
-    - `throughput`: wall time of the window a sample, or a step.
+    - `throughput`: wall time of the window per sample or step, in seconds.
     - `latency-p99`: 99th percentile of the window's single steps, each synchronised, of the slowest rank; seconds.
-    - `time-to-first-step`: from the launch to the end of the first step, of the slowest rank, or to the line of output
-      that was waited for; seconds.
-    - `memory`: the allocators' peaks over all devices of all ranks; without a device, the peak of the whole tree.
-    - `energy`: of the GPUs that it used, in the window, a sample, or a step.
+    - `time-to-first-step`: seconds from launch to the end of the slowest rank's first step, or to the awaited line.
+    - `memory`: sum of the allocators' peaks over all devices of all ranks; without a device, the process tree's peak.
+    - `energy`: joules that the used GPUs took in the window, per sample or step.
 
     Args:
-        outcome: as `run_arm` gave it, with its records.
-        unit: what the pilots could count.
+        outcome: result of `run_arm`, with its records.
+        unit: unit that the pilots could count.
 
-    Raises StatisticsError: it cannot be known of this run.
+    Raises StatisticsError: the value of this run is unknown.
     """
     match objective:
         case "throughput":
@@ -50,15 +49,15 @@ def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
 
 
 def unit_of(objective: Objective, unit: summary.Unit) -> str:
-    """Name the unit of a value in words: `s/sample`."""
+    """Return the name of a value's unit: `s/sample`."""
     of_each = {"throughput": f"s/{unit}", "energy": f"J/{unit}", "memory": "bytes"}
     return of_each.get(objective, "s")
 
 
 def refuse_impossible(run: RunSpec) -> None:
-    """Find out before anything runs what cannot be measured here.
+    """Refuse, before anything runs, an objective that cannot be measured here.
 
-    Raises CannotRunHere: the objective needs what is not there.
+    Raises CannotRunHere: the objective needs hardware that is missing.
     """
     if run.objective != "energy":
         return
@@ -72,13 +71,13 @@ def refuse_impossible(run: RunSpec) -> None:
 
 
 def cautions(objective: Objective, window_steps: int) -> list[str]:
-    """List what the objective itself gives reason to be wary of, before anything is compared."""
+    """List cautions that follow from the objective itself, before anything is compared."""
     if objective != "latency-p99":
         return []
     beyond = window_steps - _rank(window_steps)
     unseen = (
-        f"The 99th percentile of {window_steps} steps has {beyond} of them beyond it. What is rarer than one step in "
-        f"{window_steps} shows in few runs or in none, and the interval does not know of it."
+        f"The 99th percentile of {window_steps} steps has {beyond} of them beyond it. Events rarer than one step in "
+        f"{window_steps} occur in few runs or in none, and the interval does not include them."
     )
     if window_steps >= FEW_P99_STEPS:
         return [unseen]
@@ -86,12 +85,12 @@ def cautions(objective: Objective, window_steps: int) -> list[str]:
 
 
 def void_reasons(objective: Objective, runs: Mapping[ArmName, Outcome]) -> list[str]:
-    """See `summary.void_reasons`; whoever takes time from a program does not change how much memory it needs."""
+    """Return the reasons of `summary.void_reasons`; other programs that take time do not change a run's memory."""
     return [] if objective == "memory" else summary.void_reasons(runs)
 
 
 def notes(objective: Objective, outcomes: Sequence[Outcome]) -> list[str]:
-    """List what the runs of this objective give reason to be wary of."""
+    """List cautions that follow from the runs of this objective."""
     by_power = sum(outcome.run.energy_from == "power" for outcome in outcomes)
     if objective == "energy" and by_power:
         source = "summed up from its power, sampled twice a second"
@@ -123,14 +122,14 @@ def _p99_s(record: Record, window: TimedWindow) -> float:
     steps = record.steps[window.first_step : window.first_step + window.num_steps]
     if len(steps) < window.num_steps or not steps:
         raise StatisticsError(f"Of {window.num_steps} steps of the window {len(steps)} are in {record.path}.")
-    # Getting the window ready comes after the step before it, and is no part of its first.
+    # The time to prepare the window follows the previous step, and does not belong to the window's first step.
     ends_s = [window.begin_s, *(step.end_s for step in steps)]
     durations_s = sorted(end_s - begin_s for begin_s, end_s in itertools.pairwise(ends_s))
     return durations_s[_rank(len(durations_s)) - 1]
 
 
 def _rank(num: int) -> int:
-    """Return the rank of the 99th percentile among `num` ordered values, from 1: a value that was seen."""
+    """Return the rank (from 1) of the 99th percentile among `num` ordered values, so that it is an observed value."""
     return math.ceil(round(PERCENTILE * num, 9))
 
 
@@ -150,7 +149,7 @@ def _peak_bytes(outcome: Outcome) -> float:
     run = outcome.run
     if isinstance(run.peak_tree_bytes, Unknown):
         raise StatisticsError(f"The memory of {run.id} is not known: {run.peak_tree_bytes.reason}.")
-    # The kernel knows the peak of each process, also between samples.
+    # The kernel also knows the peak of each process between samples.
     return max(run.peak_tree_bytes, _largest_process_bytes(run))
 
 
@@ -159,7 +158,7 @@ def _largest_process_bytes(run: Run) -> int:
 
 
 def _device_bytes(outcome: Outcome) -> float | None:
-    """Sum the bytes over the ranks; None if no allocator of a device was used."""
+    """Sum the bytes over the ranks; None if no device allocator was used."""
     ranks = [process for process in outcome.run.processes if process.window is not None]
     known = [rank.peak_device_bytes for rank in ranks if rank.peak_device_bytes]
     return float(sum(known)) if known else None

@@ -1,4 +1,4 @@
-"""A comparison from beginning to end: pilots, pairs in randomised order, verdict, and all of it on disk."""
+"""Run a comparison from start to end: pilots, pairs in random order, verdict, and storage on disk."""
 
 import math
 import time
@@ -27,7 +27,7 @@ ARMS: tuple[ArmName, ArmName] = ("baseline", "candidate")
 
 
 class Interrupted(KeyboardInterrupt):
-    """End of a comparison by the user: children are gone, and what is finished lies in `folder`."""
+    """Interruption of a comparison by the user: child processes are gone, and finished results lie in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
-    """Compare the two arms of `request`. Every finished pair is on disk when the next one begins.
+    """Compare the baseline and the candidate of `request`. Write every finished pair to disk before the next begins.
 
     Raises:
-        UsageError, CannotRunHere: as knobs, pilots and runs say; nothing of the user's is changed.
-        Interrupted: `resume` goes on.
+        UsageError, CannotRunHere: raised by knobs, pilots and runs; nothing of the user's is changed.
+        Interrupted: the user interrupted it; `resume` continues.
     """
-    judge([], margin=request.margin, max_pairs=request.max_pairs)  # refuses what is out of range
+    judge([], margin=request.margin, max_pairs=request.max_pairs)  # raises UsageError for a number out of range
     run = request.run
     variants.refuse_missing(request.candidate, run.settings)
     facts = facts_of(run, request.candidate)
@@ -53,7 +53,7 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
     reason = in_process.why_not(request)
     if request.in_process == "only" and reason:
         raise UsageError(
-            f"The arms cannot be compared within one run: {reason}.",
+            f"Baseline and candidate cannot be compared within one run: {reason}.",
             hint="Leave --in-process out: fresh processes compare them.",
         )
     folder = new_run_folder(run.base)
@@ -77,18 +77,18 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
 
 
 def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | None = None) -> Comparison:
-    """Go on with the comparison in `folder`, from its last finished pair; one that is finished is only read.
+    """Continue the comparison in `folder` after its last finished pair; a finished comparison is only read.
 
     Args:
-        now: its `env`, `base` and `lock` count, and its command and settings for what the folder does not hold or
-            comes from elsewhere; the rest is as it was.
-        budget_s: for what is left.
+        now: its `env`, `base` and `lock` replace the recorded ones. The command and settings of `now` supply those that
+            the folder lacks or that come from elsewhere. All else stays as recorded.
+        budget_s: seconds for the rest of the comparison.
 
     Raises:
-        RecordError: there is no comparison in `folder`, or not one that can be read.
-        UsageError: a secret is missing, which no record holds; or the folder is from elsewhere.
-        CannotRunHere: this is another machine than the one it was begun on, or the command's folder is gone.
-        Interrupted: as `compare`.
+        RecordError: `folder` has no readable comparison.
+        UsageError: a secret is missing, because records never hold secrets, or the folder comes from elsewhere.
+        CannotRunHere: the comparison was begun on another machine, or the command's folder is gone.
+        Interrupted: as for `compare`.
     """
     comparison = document.read(folder / FILE, Comparison)
     if _is_over(comparison):
@@ -110,7 +110,7 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
 
 
 def so_far(folder: Path) -> SequentialResult:
-    """Say what the pairs, or blocks, of an interrupted comparison tell until now.
+    """Report what the pairs or blocks of an interrupted comparison show so far.
 
     Raises RecordError: there is no comparison in `folder`.
     """
@@ -124,14 +124,14 @@ def _is_over(comparison: Comparison) -> bool:
 def _sit(request: CompareRequest, folder: Path, watcher: Watcher) -> Comparison:
     try:
         with machine_lock(request.run, watcher):
-            # Read only now: another dynotune may have gone on with it while we waited.
+            # Read it only after waiting for the lock: another dynotune may have continued it meanwhile.
             return _Session(request, folder, document.read(folder / FILE, Comparison), watcher).run()
     except KeyboardInterrupt as stopped:
         raise Interrupted(folder) from stopped
 
 
 class _Session:
-    """One attempt of a comparison. What has to outlive it is in the comparison."""
+    """One attempt at a comparison. Everything that outlives the attempt is in the comparison itself."""
 
     def __init__(self, request: CompareRequest, folder: Path, comparison: Comparison, watcher: Watcher) -> None:
         self._request = request
@@ -163,7 +163,7 @@ class _Session:
         return self._comparison
 
     def _within(self) -> bool:
-        """Compare within one live run; whether that gave an answer. What an interrupted attempt has is made anew."""
+        """Compare within one live run; return whether that worked. Blocks of an interrupted attempt are repeated."""
         self._update(pairs=[])
         self._watcher.say("The settings can be switched while the command runs: one run compares them, in blocks.")
         found, reason = in_process.compare_within(
@@ -176,7 +176,7 @@ class _Session:
         if self._request.in_process == "only" or (left_s is not None and left_s <= 0):
             self._update(verdict="undecided", reason=f"Within one run they could not be compared: {reason}.")
             return True
-        self._watcher.say(f"The arms could not be compared within one run: {reason}. Fresh processes compare them.")
+        self._watcher.say(f"One run could not compare baseline and candidate: {reason}. Fresh processes compare them.")
         self._update(pairs=[], within=False)
         return False
 
@@ -193,7 +193,7 @@ class _Session:
         self._lanes = lanes.alike(run, self._lanes, outcomes[0], self._side, launch, self._notes)
         self._update(lane_notes=self._notes.said)
         if self._comparison.run_s is not None:
-            # Resumed: what was decided holds, whatever these pilots would say. No look is added by resuming.
+            # On resuming, the recorded plan stays in force, whatever these pilots show. Resuming adds no look.
             return pilot.plan_window(self._request.run, outcomes)
         window, max_pairs = self._plan(outcomes)
         if max_pairs < self._request.max_pairs:
@@ -225,9 +225,9 @@ class _Session:
         return outcome
 
     def _plan(self, outcomes: list[Outcome]) -> tuple[pilot.WindowPlan, int]:
-        """Plan the window and the most pairs. If only cold caches of the pilots are in the way, they run again, warm.
+        """Plan the window and the number of pairs. If only the pilots' cold caches prevent that, repeat the pilots.
 
-        Raises CannotRunHere, UsageError: as `plan`.
+        Raises CannotRunHere, UsageError: as for `plan`.
         """
         try:
             return pilot.plan(self._request, outcomes, self._left_s(), num_lanes=len(self._lanes))
@@ -247,7 +247,7 @@ class _Session:
         return pilot.plan(self._request, warm, self._left_s(), cold_kept=1.0, num_lanes=len(self._lanes))
 
     def _would_do_warm(self, outcomes: list[Outcome], at_best: list[Outcome | None]) -> bool:
-        """Tell whether the budget may do if what pilots compiled and read is cached, their second runs included."""
+        """Tell whether the budget may be enough with warm caches, counting the pilots' second runs."""
         left_s = self._left_s()
         if left_s is None or self._request.run.caches == "cold" or at_best == [None, None]:
             return False
@@ -290,7 +290,7 @@ class _Session:
         with self._side.lock:
             self._outcomes.append(outcome.without_steps)
             found = self._comparison
-            # Where both arms set a knob, the candidate's word counts.
+            # If both set a knob, the candidate's value is reported.
             others = {setting.knob for setting in found.candidate_settings} if arm == "baseline" else ()
             readback = summary.merged_readback(found.readback, outcome, others)
             self._update(readback=readback, set_by=summary.changes_by_program(found, outcome))
@@ -346,7 +346,7 @@ class _Session:
             )
 
     def _judge(self, *, ended: bool = False) -> SequentialResult:
-        # Pairs are dear: without a budget they end with the verdict, unless more was asked for.
+        # Pairs take long, so without a budget they end with the verdict unless the user asked for more.
         precision = math.inf if self._request.budget_s is None else PRECISION
         return judge_comparison(self._comparison, precision=precision, ended=ended)
 
@@ -358,7 +358,7 @@ class _Session:
         values = [pair.baseline_s for pair in pairs], [pair.candidate_s for pair in pairs]
         for pair in pairs:
             for arm, run in zip(ARMS, (pair.baseline_run, pair.candidate_run), strict=True):
-                # From disk: some may be of an earlier attempt.
+                # Read runs from disk, because some may come from an earlier attempt.
                 try:
                     runs[arm].append(summary.read_run(self._folder.parent / run))
                 except RecordError as error:
@@ -387,7 +387,7 @@ class _Session:
 
 
 class _ArmFailed(DynotuneError):
-    """Failure of one arm's command: that is the comparison's answer."""
+    """Failure of the command in the baseline or the candidate, which is the answer of the comparison."""
 
     def __init__(self, arm: FailedArm) -> None:
         last = f": {arm.last_lines[-1]}" if arm.last_lines else ""

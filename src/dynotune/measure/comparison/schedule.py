@@ -1,4 +1,4 @@
-"""Which arm runs first in each pair, and after which pairs the data are looked at."""
+"""Decide whether baseline or candidate runs first in each pair, and after which pairs the data are judged."""
 
 import random
 
@@ -7,7 +7,7 @@ from dynotune.schema.errors import UsageError
 
 
 def looks(max_pairs: int) -> tuple[int, ...]:
-    """Return the numbers of valid pairs after which a verdict may fall; the last one is `max_pairs`.
+    """Return the numbers of valid pairs after which a verdict is possible; the last one is `max_pairs`.
 
     Raises UsageError: `max_pairs` is not between 2 and 48.
     """
@@ -20,11 +20,11 @@ def looks(max_pairs: int) -> tuple[int, ...]:
 
 
 def orders(num_pairs: int, seed: int) -> list[ArmName]:
-    """Draw which arm runs first in each pair, in ABBA or BAAB blocks of two pairs, by `seed`.
+    """Draw from `seed`, in ABBA or BAAB blocks of two pairs, whether baseline or candidate runs first in each pair.
 
-    A longer list begins with every shorter one of the same seed, so a resumed comparison goes on where it
-    stood. The next pair to run is number `len(valid pairs)` of this list: a void pair is repeated in its own
-    order. Each arm is therefore first equally often after every even number of valid pairs.
+    A longer list begins with every shorter list of the same seed, so a resumed comparison continues the same order. The
+    next pair to run is number `len(valid pairs)` of this list: a void pair is repeated in its own order. Baseline and
+    candidate are therefore first equally often after every even number of valid pairs.
     """
     draw = random.Random(seed)
     drawn: list[ArmName] = []

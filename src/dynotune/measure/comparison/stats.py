@@ -1,4 +1,4 @@
-"""From the pairs measured so far to a verdict, or to none yet. docs/decisions/0001 says why it is done so."""
+"""Judge the pairs measured so far: give a verdict or none yet. docs/decisions/0001 explains the method."""
 
 import functools
 import math
@@ -13,43 +13,43 @@ from dynotune.schema.comparison import MARGIN, MAX_PAIRS, Comparison, Pair, Spre
 from dynotune.schema.errors import StatisticsError, UsageError
 
 CONFIDENCE = 0.95
-# Of calling `same` what differs by the margin, at either end; apart from the error of `faster` and `slower`.
+# Error rate of calling `same` a difference as large as the margin, at either end; separate from `faster` and `slower`.
 SAME_ERROR = 0.05
-# Of all pairs: with more of them void, what is left may be of another kind.
+# Share of all pairs: if more are void, the remaining pairs may not be representative.
 ALLOWED_VOID = 0.2
 
-# The fewest pairs at which a sign-flip test can reach 5%: 2 of its 64 flips.
+# The fewest pairs for which a sign-flip test can reach 5%: 2 of its 64 flips.
 SIGN_FLIP_FROM = 6
 SIGN_FLIP_LEVEL = 0.05
 MOST_FLIPPED = 16
 
 NOTHING_SEEN = Spread(0.0, 0)
 
-# With fewer pairs, fitting the order may widen the interval but never narrow it: where runs fall in two
-# modes, the few pairs of one order agree by luck, the fit looks perfect, and up to one A/A in ten is called.
+# With fewer pairs, fitting the order of runs may widen the interval but not narrow it. If runs fall into two modes, the
+# few pairs of one order may agree by luck, the fit looks perfect, and up to one in ten comparisons of equals is called.
 ORDER_MAY_NARROW_FROM = 8
 
 OUT_OF_TIME = "The budget is used up."
 
-_POWER_Z = 0.8416  # of 80%
+_POWER_Z = 0.8416  # normal quantile of 80% power
 _MOST_TO_SETTLE = 1000
 _LARGEST_LOG = 700.0  # exp(710) leaves the range of floats
 
 
 class SequentialResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of the pairs so far.
+    """Result of the pairs measured so far.
 
     Args:
-        verdict: None while `finished` is not.
-        finished: measure no more pairs.
-        speedup: geometric mean of baseline over candidate time; None without pairs.
-        ci: repeated confidence interval of it, at 95% over all looks together; between looks it is as wide as
-            at the look before, and provisional; None where too few pairs leave no estimate of the noise.
-        num_pairs: that the statement rests on.
-        next_look: number of valid pairs at which a verdict may fall next; None when finished.
-        num_pairs_to_settle: of a new comparison that would settle it four times in five, were this one's
-            estimates true; None unless `undecided`, and where that is more than 1000 or unknowable.
-        reason: in words for the user; empty where the verdict says it all.
+        verdict: None until `finished`.
+        finished: whether no more pairs are needed.
+        speedup: geometric mean of baseline time over candidate time; None without pairs.
+        ci: repeated confidence interval of `speedup`, at 95% over all looks together. Between looks it is provisional
+            and as wide as at the previous look. None if too few pairs allow no estimate of the noise.
+        num_pairs: number of pairs behind the statement.
+        next_look: number of valid pairs at which the next verdict is possible; None when finished.
+        num_pairs_to_settle: number of pairs with which a new comparison would be decided four times in five, if these
+            estimates are true; None unless `undecided`, and if the number is above 1000 or unknown.
+        reason: sentence for the user; empty if the verdict needs no explanation.
     """
 
     verdict: Verdict | None
@@ -62,7 +62,7 @@ class SequentialResult(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
     def conclude(self, comparison: Comparison, **more: object) -> Comparison:
-        """Return the comparison with this as its answer, and with `more` of its fields."""
+        """Return the comparison with this result as its answer, and with the fields in `more`."""
         said = {name: getattr(self, name) for name in _ANSWER}
         return msgspec.structs.replace(comparison, **said, **more)
 
@@ -83,24 +83,25 @@ def judge(
 ) -> SequentialResult:
     """Judge the valid `pairs`, in order of time, as a group-sequential comparison of at most `max_pairs`.
 
-    The first look that settles it answers, whatever came after; so an interrupted comparison that is judged
-    again says the same. Only at a look, and at the latest at the last one, a verdict falls. What comes after it may
-    only narrow the interval, which holds at all looks together.
+    The first look that decides the comparison gives the verdict, whatever followed. So judging an interrupted
+    comparison again gives the same verdict. A verdict is possible only at a look, the last look at the latest. Later
+    pairs may only narrow the interval, which holds at all looks together.
 
     Args:
-        seen: of pairs of such runs, from others than these: with it the spread of few pairs is better known. It never
-            makes that of these smaller: a quiet past must not speak for a machine that is not.
-        margin: `same` when the ratio lies between 1/(1 + margin) and 1 + margin.
-        num_voided: pairs that did not measure their arms. While they are more than a fifth of all, no look settles it.
-        error: of calling what does nothing `faster` or `slower`, over all looks together.
-        precision: go on until the interval is as narrow as this share of a difference that is shown, if pairs are left.
-        ended: the time is up, and no more pairs will come. Those since the last look are judged at the level of the
-            next one, which they resemble the looks before more than it would, and so pass no more often by chance.
+        seen: spread of other pairs of such runs, which improves the estimate from few pairs. `seen` never makes the
+            spread of these pairs smaller, since an earlier quiet machine says nothing about a noisy one.
+        margin: the verdict is `same` if the ratio lies between 1/(1 + margin) and 1 + margin.
+        num_voided: pairs that did not measure both runs. While they are more than a fifth of all, no look decides.
+        error: rate of calling a setting without effect `faster` or `slower`, over all looks together.
+        precision: go on until the interval is as narrow as this share of a shown difference, while pairs are left.
+        ended: the time is up, and no more pairs will come. The pairs since the last look are judged at the level of the
+            next look. These pairs are more correlated with earlier looks than the next look is, so chance passes no
+            more often.
 
     Raises:
         UsageError: `margin` or `max_pairs` is out of range.
-        StatisticsError: a time that is no positive number, a ratio beyond all reason, more pairs than
-            `max_pairs`, or an arm that was first more often than the schedule has it.
+        StatisticsError: a time is not a positive number, a ratio is implausible, there are more pairs than `max_pairs`,
+            or one of the two ran first more often than the schedule allows.
     """
     schedule, seen = looks(max_pairs), seen or NOTHING_SEEN
     if not 0 <= margin < 1:
@@ -134,7 +135,7 @@ def judge(
     if settled is not None and ended:
         return settled
     if ended:
-        # Before the first look, what is judged has at least what a look has: pairs, or a spread that is known.
+        # Before the first look, require at least what a look has: enough pairs, or a known spread.
         unseen_until = 1 if seen.df else schedule[0] - 1
         last_look = schedule[num_passed - 1] if num_passed else unseen_until
         fit, verdict, reason = _fit(pairs, seen), None, ""
@@ -151,7 +152,7 @@ def judge(
 def judge_comparison(
     comparison: Comparison, pairs: Sequence[Pair] | None = None, *, precision: float = math.inf, **more: Any
 ) -> SequentialResult:
-    """Judge `pairs`, those of the comparison for None, as it asks. `precision`: where it asks for none."""
+    """Judge `pairs` (None: those of the comparison) by its request. `precision`: used if the request has none."""
     return judge(
         comparison.pairs if pairs is None else pairs,
         seen=comparison.seen,
@@ -164,7 +165,7 @@ def judge_comparison(
 
 
 def _is_precise(settled: SequentialResult, precision: float) -> bool:
-    """Tell whether more pairs would add nothing that is asked for."""
+    """Tell whether more pairs would add nothing that was requested."""
     if settled.verdict == "same" or math.isinf(precision):
         return True
     if settled.ci is None or settled.speedup is None:
@@ -173,7 +174,7 @@ def _is_precise(settled: SequentialResult, precision: float) -> bool:
 
 
 def _narrower(settled: SequentialResult, later: SequentialResult) -> SequentialResult:
-    """Return the later one, unless its interval is wider: both hold."""
+    """Return the later result, unless its interval is wider: both intervals hold."""
     if later.ci is None or settled.ci is None:
         return settled if later.ci is None else later
     is_narrower = later.ci[1] / later.ci[0] <= settled.ci[1] / settled.ci[0]
@@ -196,11 +197,10 @@ class _Fit(NamedTuple):
     """Log ratios fitted by a mean, and by a mean and the order within the pair.
 
     Args:
-        effect: mean log ratio, both orders weighing the same.
-        adjusted: the log ratios without what the order explains.
-        se_with_order, se_plain: standard error of `effect` under either model; NaN without
-            degrees of freedom.
-        seen_df: of these, what other runs give.
+        effect: mean log ratio, with equal weight for both orders.
+        adjusted: log ratios without the effect of the order.
+        se_with_order, se_plain: standard error of `effect` under either model; NaN without degrees of freedom.
+        seen_df: degrees of freedom that come from other runs.
     """
 
     num_pairs: int
@@ -211,7 +211,7 @@ class _Fit(NamedTuple):
     seen_df: int = 0
 
     def half_width(self, level: float) -> float:
-        """Return half the two-sided interval's width at `level`; infinite if nothing is left to estimate noise from."""
+        """Return half the width of the two-sided interval at `level`; infinite if the noise cannot be estimated."""
         n, df = self.num_pairs, self.num_pairs - 2 + self.seen_df
         if n < 2 or df < 1:
             return math.inf
@@ -243,13 +243,13 @@ def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN) -> _Fit:
 
 
 def _variance(residuals: Sequence[float], df: int, seen: Spread) -> float:
-    """Return the variance of a log ratio: from those seen and these, by degrees of freedom; from these if larger."""
+    """Return the variance of a log ratio, pooled from `seen` and these residuals, but no less than that of these."""
     own = math.fsum(value**2 for value in residuals)
     return max((own + seen.df * seen.variance) / (df + seen.df), own / df if df else 0.0)
 
 
 def _log_ratio(pair: Pair) -> float:
-    # Of logs, not of the quotient, which can leave the range of floats.
+    # Take logs of the two times, not of their quotient, which can leave the range of floats.
     return math.log(pair.baseline_s) - math.log(pair.candidate_s)
 
 
@@ -273,25 +273,25 @@ def _verdict(
 
 
 def sign_flip_p(values: Sequence[float]) -> float:
-    """Return the share of all 2^n sign choices for which |sum| is at least the observed one: an exact two-sided p.
+    """Return the share of all 2^n sign choices with |sum| at least as large as observed: an exact two-sided p.
 
-    `values`: log ratios, drift removed; of more than 16 not all flips are gone through, but 2^16 that are drawn.
+    `values`: log ratios without drift. For more than 16 values, 2^16 random flips stand for all flips.
     """
     if not values:
         raise StatisticsError("A sign-flip test needs at least one value.")
     if len(values) > MOST_FLIPPED:
         return _drawn_sign_flip_p(values)
-    # One sign may stay: flipping all signs leaves |sum| alone.
+    # One sign may stay fixed, since flipping all signs does not change |sum|.
     sums = [values[0]]
     for value in values[1:]:
         sums = [total + value for total in sums] + [total - value for total in sums]
-    # Flips that tie with the observed sum must count, whatever order they were summed in.
+    # Flips that tie with the observed sum must count, whatever the order of summation.
     observed = abs(math.fsum(values)) - 1e-9 * math.fsum(map(abs, values))
     return sum(abs(total) >= observed for total in sums) / len(sums)
 
 
 def _drawn_sign_flip_p(values: Sequence[float]) -> float:
-    """Return the same for flips drawn at random, always the same ones; the data's own signs are one of them."""
+    """Return the same p from random flips with a fixed seed; the observed signs are one of the flips."""
     import numpy as np
 
     signs = np.random.default_rng(0).integers(0, 2, (2**MOST_FLIPPED - 1, len(values))) * 2 - 1
@@ -301,7 +301,7 @@ def _drawn_sign_flip_p(values: Sequence[float]) -> float:
 
 
 def _pairs_to_settle(fit: _Fit, level: float, equivalence_level: float, margin: float) -> int | None:
-    """Return the pairs at which the nearer of the two answers is found with 80% power, were the estimates true."""
+    """Return the number of pairs that finds the nearer of the two answers with 80% power, if the estimates are true."""
     from scipy.special import ndtri
 
     if math.isinf(fit.half_width(level)):
@@ -314,7 +314,7 @@ def _pairs_to_settle(fit: _Fit, level: float, equivalence_level: float, margin: 
     needed = [(sd * z / distance) ** 2 for distance, z in distances if distance > 0]
     if not needed or min(needed) > _MOST_TO_SETTLE:
         return None
-    # Blocks of two pairs; and these were not enough.
+    # Round up to blocks of two pairs, and above the number that was not enough.
     return max(2 * math.ceil(min(needed) / 2), fit.num_pairs + 2)
 
 
@@ -350,7 +350,7 @@ def _refuse_unusable(pairs: Sequence[Pair], max_pairs: int) -> None:
     for number, pair in enumerate(pairs, 1):
         for arm, value in (("baseline", pair.baseline_s), ("candidate", pair.candidate_s)):
             if not (math.isfinite(value) and value > 0):
-                raise StatisticsError(f"Pair {number}: the {arm}'s time is {value} s, which is no duration.")
+                raise StatisticsError(f"Pair {number}: the {arm}'s time is {value} s, which is not a duration.")
         if abs(_log_ratio(pair)) > _LARGEST_LOG:
             raise StatisticsError(
                 f"Pair {number}: {pair.baseline_s} s against {pair.candidate_s} s: no two runs differ so."
@@ -358,14 +358,14 @@ def _refuse_unusable(pairs: Sequence[Pair], max_pairs: int) -> None:
         ahead = sum(1 if earlier.first == "baseline" else -1 for earlier in pairs[:number])
         if abs(ahead) > number % 2:
             raise StatisticsError(
-                f"By pair {number} one arm was first too often: a drift would pass for a difference.",
+                f"By pair {number} one run was first too often, so a drift would look like a difference.",
                 hint="Repeat a void pair in its own order, as `schedule.orders` says.",
             )
 
 
 @functools.cache
 def _t_quantile(level: float, df: int) -> float:
-    """Return the |t| that is passed with probability `level`, two-sided."""
+    """Return the |t| that is exceeded with two-sided probability `level`."""
     from scipy.special import stdtrit
 
     return float(stdtrit(df, 1 - level / 2))

@@ -1,4 +1,4 @@
-"""From runs to values: what a pair compares, what is shown beside it, and what voids it."""
+"""Compute from runs the values of a pair, the figures shown beside them, and the reasons that void a pair."""
 
 import math
 import statistics
@@ -20,9 +20,9 @@ Unit = Literal["sample", "step"]
 
 
 class MeasuredRun(msgspec.Struct, frozen=True):
-    """A run with the processes that timed its window (one a rank).
+    """A run with the processes that timed its window (one per rank).
 
-    Of a run that was ended with its first step, the ranks, or the process that made the most steps.
+    For a run that ended with its first step, these are the ranks, or the process that ran the most steps.
     """
 
     run: Run
@@ -34,7 +34,7 @@ class MeasuredRun(msgspec.Struct, frozen=True):
 
     @property
     def wall_s(self) -> float:
-        """Return the wall time of the slowest rank's window."""
+        """Return the wall time (s) of the slowest rank's window."""
         return max(window.end_s - window.begin_s for window in self.windows)
 
     @property
@@ -43,7 +43,7 @@ class MeasuredRun(msgspec.Struct, frozen=True):
 
     @property
     def num_samples(self) -> int | None:
-        """Sum the samples of all ranks; None if one could not count them."""
+        """Sum the samples of all ranks; None if a rank could not count them."""
         counts = [window.num_samples for window in self.windows]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) and sum(known) > 0 else None
@@ -51,7 +51,7 @@ class MeasuredRun(msgspec.Struct, frozen=True):
     def each(self, total: float, unit: Unit) -> float:
         """Divide `total` by samples, or by steps.
 
-        Raises StatisticsError: the samples were counted in the pilots and could not be in this run.
+        Raises StatisticsError: samples could be counted in the pilots but not in this run.
         """
         num = self.num_steps if unit == "step" else self.num_samples
         if num is None:
@@ -69,18 +69,18 @@ def measured(run: Run) -> MeasuredRun:
 
 
 def read_run(folder: Path) -> MeasuredRun:
-    """Read a run. Raises RecordError when it cannot be read."""
+    """Read a run. Raises RecordError if that fails."""
     return measured(document.read(folder / "run.json", Run))
 
 
 def value_s(outcome: Outcome, unit: Unit) -> float:
-    """Return the window's wall time per sample, or per step, seconds. Raises StatisticsError as `each`."""
+    """Return the window's wall time per sample or step in seconds. Raises StatisticsError as `each` does."""
     found = measured(outcome.run)
     return found.each(found.wall_s, unit)
 
 
 def unit(pilots: Sequence[Outcome]) -> Unit:
-    """Return `sample` if both pilots could count them in every steady step."""
+    """Return `sample` if both pilots could count samples in every steady step, else `step`."""
     known = [
         all(step.num_samples is not None for step in record.steps[len(record.steps) // 2 :])
         for pilot in pilots
@@ -95,7 +95,7 @@ def step(outcome: Outcome) -> str:
 
 
 class Pace(NamedTuple):
-    """A straight line of a run's time over its steps: from the launch, n steps take `start_s + n · step_s`."""
+    """A linear model of a run's time: from the launch, n steps take `start_s + n · step_s` seconds."""
 
     start_s: float
     step_s: float
@@ -112,7 +112,7 @@ def pace(run: MeasuredRun) -> Pace | None:
 
 
 def arm_summary(runs: Sequence[MeasuredRun], unit: Unit, values: Sequence[float] = ()) -> ArmSummary:
-    """Return medians over the runs, and over the objective's `values`; None if nothing was measured."""
+    """Return medians over the runs and over the objective's `values`; None if nothing was measured."""
     if not runs:
         return ArmSummary(value=_median(values))
     timed = [run for run in runs if run.windows]
@@ -140,20 +140,20 @@ def arm_summary(runs: Sequence[MeasuredRun], unit: Unit, values: Sequence[float]
 
 
 def void_reasons(runs: Mapping[ArmName, Outcome]) -> list[str]:
-    """List causes for which either run did not measure its arm, without the arm: a cause counts the same in both."""
+    """List reasons why a run did not measure its settings, without naming the run: equal reasons count together."""
     reasons = [reason for outcome in runs.values() if outcome.outside is not None for reason in outcome.outside.void]
     return list(dict.fromkeys(reasons))
 
 
 def merged_readback(before: Mapping[str, Readback], outcome: Outcome, but: Collection[str] = ()) -> dict[str, Readback]:
-    """Merge the read-back so far with this run's, `but` for these knobs: what one could not verify stays unverified."""
+    """Merge this run's read-back into the earlier one, except `but`; once unverified, a knob stays unverified."""
     unverified = {knob for knob, readback in before.items() if readback.ok is None}
     told = {one.knob: one for one in outcome.run.readback if one.knob not in unverified.union(but)}
     return {**before, **told}
 
 
 def changes_by_program(comparison: Comparison, outcome: Outcome) -> list[EnvironmentChange]:
-    """List changes of the variables among the settings, each place once."""
+    """List the program's changes to variables that settings set, each source line once."""
     names = {
         setting.knob.removeprefix("env.")
         for setting in [*comparison.candidate_settings, *comparison.run.settings]
@@ -163,7 +163,7 @@ def changes_by_program(comparison: Comparison, outcome: Outcome) -> list[Environ
     for process in outcome.run.processes:
         for change in process.environment_changes:
             place = (change.name, change.file, change.line, change.value)
-            # A change that was held back in one arm is told as such, wherever else it was let through.
+            # If a change was held back in one run, report it as held back, even if another run allowed it.
             if change.name in names and (place not in known or change.kept):
                 known[place] = change
     return list(known.values())
@@ -192,13 +192,13 @@ def _most(values: Iterable[int | None]) -> int | None:
 
 
 def pays_off(recipe_runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]) -> BreakEven:
-    """Return after how many steps a setting that starts later, as compilation does, is ahead.
+    """Return the number of steps after which a setting that starts later, such as compilation, is ahead.
 
-    Medians over the runs of each arm, whose windows say the pace and when it began.
+    The estimate uses medians over the runs of each, whose windows give the pace and the time of starting.
 
-    Of runs with warm caches it is the start with warm caches: the first one of all took longer.
+    With warm caches, the start counts with warm caches; the first start of all took longer.
 
-    Raises StatisticsError: an arm has no run whose window and launch are known.
+    Raises StatisticsError: baseline or candidate has no run with a known window and launch.
     """
     recipe, baseline = _pace(recipe_runs, "recipe"), _pace(baseline_runs, "baseline")
     later_s, saved_s = recipe.start_s - baseline.start_s, baseline.step_s - recipe.step_s

@@ -1,11 +1,10 @@
-"""Live runs: one start of the command that carries out tasks, and what its steps say.
+"""Make live runs: one start of the command that carries out tasks, with the times of its steps.
 
-`TaskRunner` keeps a live run and gives it tasks, `arm_run` runs an arm as fresh processes, `pilot` plans a window from
-a first run, `placement` puts a task where all ranks can take it up, `recording` records traces, `switching` compares
-arms within the live run, `lanes` puts fresh runs side by side. `machine_lock` waits until no other dynotune measures.
+`TaskRunner` keeps a live run and gives it tasks. `arm_run` runs settings in fresh processes. `pilot` plans a window
+from a first run. `placement` places a task at a step that all ranks reach. `recording` records traces. `switching`
+compares candidates within the live run. `lanes` runs fresh processes side by side. `machine_lock` reserves the machine.
 
-A live run calls `launch` for the process tree and its records, and `probe` for samples beside it. Verdicts on two
-arms are made in `measure.comparison`.
+A live run uses `launch` for processes and records, and `probe` for samples. `measure.comparison` gives the verdicts.
 """
 
 from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible, run_settings

@@ -1,4 +1,4 @@
-"""One run of one arm: its window planned from the start, in a fresh process."""
+"""Run a command once under given settings, in a fresh process, with a window planned from the start."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.task import Task, TimeWindow
 
 SYNCHRONISED = ("latency-p99", "time-to-first-step")
-"""Objectives that are of single steps: each waits for the device."""
+"""Objectives that measure single steps; each step waits for the device."""
 
 
 def run_settings(
@@ -36,19 +36,19 @@ def run_settings(
     results: Task | None = None,
     go_on: Callable[[], object] = lambda: None,
 ) -> Outcome:
-    """Run the command under `settings` in `folder`, which exists, until its window is complete or `enough(records)`.
+    """Run the command under `settings` in the existing `folder`, until its window is complete or `enough(records)`.
 
     Args:
-        label: the run in words, as `a run of the baseline`.
-        cache_folder: for compile and kernel caches that only these settings use.
-        limit_s: for the whole run.
-        warmup_steps, window_steps: the window to time; None for a run without one, such as a pilot.
-        results: what is noted beside its steps, such as its results or shapes.
-        go_on: called again and again while it runs; what it raises ends the run.
+        label: description of the run, such as `a run of the baseline`.
+        cache_folder: folder of compile and kernel caches that only these settings use.
+        limit_s: time limit (s) of the whole run.
+        warmup_steps, window_steps: the window to time; None for a run without a window, such as a pilot.
+        results: extra data to record with the steps, such as results or shapes.
+        go_on: function that is called repeatedly during the run; an exception from it ends the run.
 
     Raises:
         CommandFailed: the command ended with an error before that.
-        CannotRunHere: it made no step, too few steps, or took longer than `limit_s`.
+        CannotRunHere: the command ran no step or too few steps, or took longer than `limit_s`.
     """
     if run.caches == "cold":
         contents.clear(cache_folder)
@@ -90,9 +90,9 @@ def run_settings(
 
 
 def refuse_impossible(run: RunSpec, settings: Sequence[Setting], facts: Facts) -> None:
-    """Find out before anything runs what `run_settings` would refuse in the settings.
+    """Refuse, before anything runs, settings that `run_settings` would refuse.
 
-    Raises UsageError, CannotRunHere: as `environment.build`, `variants.variant`, `revision.find` and `facts_of_arm`.
+    Raises UsageError, CannotRunHere: of `environment.build`, `variants.variant`, `revision.find` and `facts_of_arm`.
     """
     env = variants.variant(run.command, run.env, settings, run.cwd).env
     arm_facts = facts_of_arm(run, settings, facts)

@@ -1,4 +1,4 @@
-"""What runs and their plans give reason to be wary of, in sentences."""
+"""List cautions about runs and their plans, in sentences."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def warnings(outcomes: Sequence[Outcome]) -> list[str]:
     late = sum(any(w.first_step != o.warmup_steps for w in o.windows) for o in outcomes if o.warmup_steps is not None)
     if late:
         found.append(f"In {late} runs the step was found late and the window began later; lengthen --warmup.")
-    # What else went on beside measured runs is noise, which is in the interval.
+    # Other activity beside measured runs is noise, which the interval includes.
     measured = [o.outside for o in outcomes if o.run.purpose == "measured"]
     if disturbed := [outside.foreign for outside in measured if outside is not None and outside.foreign]:
         found.append(
@@ -54,10 +54,10 @@ def window_cautions(run: RunSpec, window: WindowPlan) -> list[str]:
 
 
 def cache_cautions(request: CompareRequest) -> list[str]:
-    """Return what holds for caches that settings put elsewhere: there no arm has its own, and nothing is emptied."""
+    """List cautions about caches that settings move: baseline and candidate then share them, and none is emptied."""
     of_arm = {arm: contents.named(request.arm(arm), request.run.cwd) for arm in ("baseline", "candidate")}
     shared = set(of_arm["baseline"].values()) & set(of_arm["candidate"].values())
-    both = "Both arms keep their caches in {}: what the first compiles, the other finds."
+    both = "Baseline and candidate share the caches in {}, so the second reuses what the first compiled."
     found = [both.format(folder) for folder in sorted(shared)]
     for arm, folders in of_arm.items():
         for variable, folder in folders.items():
@@ -70,7 +70,7 @@ def cache_cautions(request: CompareRequest) -> list[str]:
 
 
 def launch_cautions(request: CompareRequest, facts: Facts) -> list[str]:
-    """Say what the arms are, if they differ in more than settings of the program."""
+    """Describe baseline and candidate if they differ in more than settings of the program."""
     run, found = request.run, []
     for arm in ("baseline", "candidate"):
         settings = request.arm(arm)
@@ -88,7 +88,7 @@ def launch_cautions(request: CompareRequest, facts: Facts) -> list[str]:
 
 
 def unit_cautions(request: CompareRequest, unit: str) -> list[str]:
-    """Warn that steps may differ between arms that differ in arguments; by samples they compare fairly."""
+    """Warn that a step may mean different work if arguments differ; a comparison by samples is fair."""
     named = {one.knob for one in (*request.candidate, *request.run.settings) if one.knob.startswith("arg.")}
     if unit == "sample" or request.run.objective != "throughput" or not named:
         return []
@@ -97,7 +97,7 @@ def unit_cautions(request: CompareRequest, unit: str) -> list[str]:
 
 
 def say_where(run: RunSpec, folder: Path, watcher: Watcher) -> list[str]:
-    """Say before anything runs in `folder` that it will work in the user's folder itself, and why; what was said."""
+    """Announce that runs in `folder` will work in the user's folder itself, and why; return the announcement."""
     reason = sandbox.available(run.cwd, folder) if run.sandbox else None
     if not reason:
         return []
@@ -106,7 +106,7 @@ def say_where(run: RunSpec, folder: Path, watcher: Watcher) -> list[str]:
 
 
 def sandbox_warnings(outcome: Outcome) -> list[str]:
-    """Say that runs worked in the user's folder itself, why, and which files they created or changed there."""
+    """Report that runs worked in the user's folder itself, why, and which files they created or changed there."""
     run = outcome.run
     if run.sandbox == "overlay" or not (run.changed_files or run.sandbox_reason):
         return []

@@ -1,12 +1,12 @@
-"""Lanes: fresh runs of a single-GPU program side by side, each on a GPU and cores of its own.
+"""Run fresh runs of a single-GPU program side by side in lanes, each with its own GPU and cores.
 
-A lane is a GPU, named by its UUID, with its share of the cores, those near it first; without a GPU, a share of the
-cores alone. A pair of runs stays in one lane, and so does a block of two pairs, ABBA or BAAB. How fast a lane is
-cancels in the ratio within a pair, and what it does to the second run of a pair cancels within a block. So lanes enter
-as blocks, need no weights, and may differ in speed without a wrong verdict.
+A lane is a GPU, identified by its UUID, with its share of the cores, nearest first; without a GPU it is a share of the
+cores only. A pair of runs stays in one lane, and so does a block of two pairs, ABBA or BAAB. A lane's speed cancels in
+the ratio within a pair, and its effect on the second run of a pair cancels within a block. So lanes enter as blocks and
+need no weights, and lanes of different speed do not cause wrong verdicts.
 
-A lane in which steps take much longer than on the whole machine is left out all the same, whatever the cause: too few
-cores, a disk that lanes share, a worse GPU. What a setting does there says little to the user.
+A lane with much longer steps than on the whole machine is still left out, whatever the cause: too few cores, a shared
+disk, a slower GPU. A setting's effect in such a lane says little to the user.
 """
 
 import functools
@@ -39,28 +39,28 @@ from dynotune.text import words
 T = TypeVar("T")
 
 AUTO = 0
-"""`RunSpec.lanes`: as many as there are idle GPUs of one kind."""
+"""Value of `RunSpec.lanes` that means as many lanes as there are idle GPUs of one model."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MOST_AT_ONCE, CORES_EACH, CONTEXT_BYTES, GROWTH = 6, 2, 2 << 30, 4
-"""Of runs that are not timed: each has a context on the GPU, and tensors that in float64 are so many times larger."""
+"""Limits of concurrent untimed runs: each has a context on the GPU, and float64 makes tensors larger by `GROWTH`."""
 BUSY = 0.1
-"""Of a GPU's time, or of its memory: if more is in use before anything of ours runs, another program has the GPU."""
+"""Share of a GPU's time or memory: if more is in use before dynotune runs anything, another program uses the GPU."""
 SAME_SIZE = 0.01
-"""Share by which the memory of GPUs of one kind may differ: the driver keeps some for itself, and retires pages."""
+"""Share by which the memory of GPUs of one model may differ: the driver reserves some, and retires pages."""
 SURE = 3.0
-"""Standard errors by which a lane must be slower: with fewer, one of eight lanes that are alike would often be."""
+"""Standard errors by which a lane must be slower; with fewer, one of eight equal lanes would often be left out."""
 TOLERATED = 0.1
-"""Of a step's time, which it may take longer in a lane: it hides less of a gain than that, and favours neither arm."""
+"""Share by which a lane may lengthen a step: the lane hides less than this share of a gain, and favours neither run."""
 SETTLE_S = 5.0
-"""Most time to wait for a busy GPU to be idle: the driver tells its use over up to a second, that before included."""
+"""Longest wait for a busy GPU to become idle: the driver reports utilisation of up to the last second."""
 LOOK_S = 0.5
 
 
 class Lane(NamedTuple):
-    """A GPU as `CUDA_VISIBLE_DEVICES` names it, empty without one, and cores, that one run at a time has.
+    """A GPU as `CUDA_VISIBLE_DEVICES` names it (empty without a GPU) and cores, for one run at a time.
 
-    `number` counts from 1. Before the cores are shared out, `cpus` are those near the GPU. `host` names another machine
-    whose runs the lane waits for; its `cpus` are those of the thread that waits.
+    `number` counts from 1. Before the cores are divided, `cpus` are those near the GPU. `host` names another machine
+    whose runs the lane waits for; its `cpus` are then those of the waiting thread.
     """
 
     number: int = 0
@@ -73,12 +73,12 @@ class Lane(NamedTuple):
         return replace(run, env=run.env | {VISIBLE: self.gpu}) if self.gpu else run
 
     def cache_folder(self, folder: Path, run: RunSpec) -> Path:
-        """Return `folder`, which lanes share like ranks do; cold caches are emptied, so there each lane has its own."""
+        """Return the cache folder: lanes share `folder` like ranks do, except for cold caches, which are emptied."""
         return folder / f"lane-{self.number}" if self.number and run.caches == "cold" else folder
 
 
 class Notes:
-    """What is said of lanes: to the user at once, and to who reads the record later."""
+    """Messages about lanes: shown to the user at once, and kept for readers of the record."""
 
     def __init__(self, watcher: Watcher, said: Iterable[str] = ()) -> None:
         self.said, self.running, self._tell = [*said], watcher.running, watcher.say
@@ -90,13 +90,13 @@ class Notes:
 
 Launch = Callable[[Lane], Outcome]
 WHOLE = Lane()
-"""The machine as it is: one run has all of it, and runs go one after another."""
+"""The machine without lanes: one run has all of it, and runs follow one another."""
 
 
 def refuse_impossible(run: RunSpec, settings: Iterable[Setting]) -> None:
-    """Find out before anything runs which lanes cannot be. `settings`: of all arms.
+    """Refuse, before anything runs, lanes that are impossible. `settings`: those of baseline and candidate.
 
-    Raises UsageError: there are fewer GPUs or cores, or runs must not go side by side.
+    Raises UsageError: there are fewer GPUs or cores, or the runs must not be concurrent.
     """
     if run.lanes == 1:
         return
@@ -115,9 +115,9 @@ def refuse_impossible(run: RunSpec, settings: Iterable[Setting]) -> None:
 
 
 def wanted(run: RunSpec, notes: Notes) -> list[Lane]:
-    """Return as many lanes as are asked for at most, with the cores near them; none to run one after another.
+    """Return at most as many lanes as requested, with the cores near them; none to run one after another.
 
-    To be asked before anything of ours runs: a GPU that is busy then, and stays so, is left out.
+    Call it before dynotune runs anything: a GPU that is busy then, and stays busy, is left out.
     """
     if run.lanes == 1:
         return []
@@ -135,7 +135,7 @@ def wanted(run: RunSpec, notes: Notes) -> list[Lane]:
 
 
 def _in_use(facts: Facts, place: int) -> tuple[float, float]:
-    """Return the shares of a GPU's time and of its memory that are in use; 0 of what NVML does not say."""
+    """Return the used shares of a GPU's time and of its memory; 0 for a share that NVML does not report."""
     names = ("utilisation_percent", "memory_used_bytes", "memory_bytes")
     told = [facts.get(f"gpu{place or ''}.{name}") for name in names]
     percent, used, size = (one if isinstance(one, int) else None for one in told)
@@ -143,9 +143,9 @@ def _in_use(facts: Facts, place: int) -> tuple[float, float]:
 
 
 def idle(facts: Facts, num: int, visible: str, notes: Notes) -> list[Lane]:
-    """Return those of `num` GPUs that are idle, if they are of the kind of the first one that is.
+    """Return the GPUs among `num` that are idle and of the same model as the first idle one.
 
-    `facts`: as `probe.gpu.facts`. `visible`: the user's own `CUDA_VISIBLE_DEVICES`, whose words name what has no UUID.
+    `facts`: result of `probe.gpu.facts`. `visible`: the user's `CUDA_VISIBLE_DEVICES`, to name GPUs without UUID.
     """
     found: list[Lane] = []
     usual: tuple[str, float] | None = None
@@ -166,9 +166,9 @@ def idle(facts: Facts, num: int, visible: str, notes: Notes) -> list[Lane]:
 
 
 def divide(among: Sequence[Lane], cores: Sequence[list[int]]) -> list[Lane]:
-    """Share the cores out, the same number per lane: in turns, the cores near its GPU before others.
+    """Divide the cores equally among lanes: in turns, each taking cores near its GPU first.
 
-    `cores`: the logical processors of each, which stay together unless there are fewer cores than lanes.
+    `cores`: logical processors of each core, which stay together unless there are fewer cores than lanes.
     """
     left = [*cores] if len(cores) >= len(among) else [[cpu] for core in cores for cpu in core]
     share = len(left) // len(among)
@@ -183,7 +183,7 @@ def divide(among: Sequence[Lane], cores: Sequence[list[int]]) -> list[Lane]:
 
 
 def room(run: RunSpec, alone: Outcome) -> int:
-    """Return how many runs like one that was alone fit on its GPU at once, if none is timed; 1 if they could meet."""
+    """Return how many untimed runs like `alone` fit on its GPU at once; 1 if concurrent runs could collide."""
     made, free = alone.run, probe.host_memory.available_bytes()
     peak = sum(process.peak_device_bytes or 0 for process in made.processes)
     host = sum(process.peak_rss_bytes or 0 for process in made.processes)
@@ -199,24 +199,24 @@ def room(run: RunSpec, alone: Outcome) -> int:
 
 
 class Stopped(Exception):
-    """Stop of a run that nobody waits for any more."""
+    """Stop of a run whose result nobody needs any more."""
 
 
 class SideBySide(AbstractContextManager["SideBySide"]):
-    """Threads, one per lane. Leaving the `with` block ends what runs; after that it can be used again.
+    """Threads, one per lane. Leaving the `with` block ends all runs; the object can then be used again.
 
-    The kernel keeps the affinity of each thread, and whatever a thread starts inherits it: the command, and the sampler
-    that looks at its cores. So the work of other lanes does not pass for interference.
+    The kernel keeps each thread's CPU affinity, and the command and the sampler that the thread starts inherit it. So
+    the sampler does not take the work of other lanes for interference.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        """Of what several runs write to."""
+        """Lock for data that several runs write."""
         self._threads: dict[Lane, ThreadPoolExecutor] = {}
         self._is_over = threading.Event()
 
     def begin(self, lane: Lane, job: Callable[[], T]) -> Future[T]:
-        """Do the job once what the lane was given before is done; now, if it has the whole machine."""
+        """Start the job after the lane's previous job; run it at once if the lane is the whole machine."""
         if lane == WHOLE:
             done = Future[T]()
             done.set_result(job())
@@ -226,7 +226,7 @@ class SideBySide(AbstractContextManager["SideBySide"]):
         return self._threads[lane].submit(job)
 
     def go_on(self) -> None:
-        """Tell whether to go on, again and again while a run does. Raises Stopped: nobody waits for it any more."""
+        """Raise Stopped if nobody waits for the run any more."""
         if self._is_over.is_set():
             raise Stopped
 
@@ -238,12 +238,12 @@ class SideBySide(AbstractContextManager["SideBySide"]):
 
 
 class InOrder(Generic[T]):
-    """Pairs that are begun ahead, each in the lane of its block, and taken in the order in which they were drawn.
+    """Start pairs ahead, each in the lane of its block, and return them in the order in which they were drawn.
 
-    How soon a pair ends depends on what it measures. Were the first to end taken first, a look would judge the quick
-    ones among those begun, and the test would stop on a selection.
+    The duration of a pair depends on the value it measures. If the first to end were taken first, a look would judge
+    the quick ones among the started pairs, which is a biased selection.
 
-    `job`: makes the pair of this number, counted from 0, in this lane.
+    `job`: function that makes pair `number` (from 0) in a lane.
     """
 
     def __init__(self, side: SideBySide, among: Sequence[Lane], job: Callable[[Lane, int], T]) -> None:
@@ -251,14 +251,14 @@ class InOrder(Generic[T]):
         self._begun: dict[int, Future[T]] = {}
 
     def take(self, pair: int, num_pairs: int, most: float = math.inf) -> T | None:
-        """Wait for a pair, made anew if it was taken before; None if there is no time for it.
+        """Wait for a pair; make it again if it was taken before. Return None if there is no time for it.
 
         Args:
-            num_pairs: none from this one on is begun.
-            most: pairs that a lane can make in the time left. However long it takes, one pair is made.
+            num_pairs: start no pair from this number on.
+            most: number of pairs that a lane can make in the time left. One pair is always made, however long it takes.
         """
         num = len(self._lanes)
-        # One lane has a pair at a time. Several are given the next one while one runs, so that no lane waits.
+        # With several lanes, each gets its next pair early, so that no lane waits.
         for ahead in range(pair, min(pair + 2 * num - 1, num_pairs)):
             at = lane_of(ahead, num)
             has_time = sum(lane_of(other, num) == at for other in self._begun) < most
@@ -270,7 +270,7 @@ class InOrder(Generic[T]):
 
 
 def numbers(num: int, runs: Iterable[str]) -> Iterator[int]:
-    """Count on from `num`, and past what the run folders are numbered by: lanes do not end in that order."""
+    """Count on from `num` and from the highest number of the run folders, since lanes end in another order."""
     known = (run.rpartition("/")[2].partition("-")[0] for run in runs)
     return itertools.count(1 + max([num, *(int(number) for number in known if number.isdecimal())]))
 
@@ -278,11 +278,11 @@ def numbers(num: int, runs: Iterable[str]) -> Iterator[int]:
 def alike(
     run: RunSpec, among: Sequence[Lane], alone: Outcome, side: SideBySide, launch: Launch, notes: Notes
 ) -> list[Lane]:
-    """Return those lanes in which steps take hardly longer than on the whole machine; if not several, `WHOLE`.
+    """Return the lanes in which steps take hardly longer than on the whole machine; `WHOLE` if fewer than two.
 
-    `alone`: a pilot of the command that had the whole machine. `launch`: runs such a pilot in a lane.
+    `alone`: pilot of the command on the whole machine. `launch`: function that runs such a pilot in a lane.
 
-    Raises UsageError: the program uses several GPUs itself, and lanes were asked for by number.
+    Raises UsageError: the program itself uses several GPUs, and lanes were requested by number.
     """
     num = max([num_ranks(alone.records), *(process.num_devices or 0 for process in alone.run.processes)])
     moves = [change for process in alone.run.processes for change in process.environment_changes if not change.kept]
@@ -326,17 +326,17 @@ def alike(
 
 
 def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, tuple[float, float]]:
-    """Return by which share lanes are slower than the fastest of all, and how much of it may be noise.
+    """Return by which share slow lanes exceed the fastest of all, and how much of it may be noise.
 
-    Only those that are slower by more than either noise or `TOLERATED` explains. `alone` may be slower than all lanes,
-    as the first run of all reads a cold disk.
+    A lane is slow if it exceeds both the noise and `TOLERATED`. `alone` may be slower than all: the first run reads a
+    cold disk.
     """
     paces = {lane: _pace(outcome) for lane, outcome in {WHOLE: alone, **together}.items()}
     best, best_se = min(paces.values())
     found = {}
     for lane in together:
         log, se = paces[lane]
-        # Two runs of one lane differ as well, by what a single pilot cannot tell.
+        # Two runs in one lane differ as well, by an amount that a single pilot cannot show.
         noise = math.expm1(SURE * math.sqrt(se**2 + best_se**2 + 2 * PRIOR_BETWEEN_RUNS**2))
         if (share := math.expm1(log - best)) > max(noise, TOLERATED):
             found[lane] = share, noise
@@ -349,7 +349,7 @@ def _step_s(outcome: Outcome) -> float | None:
 
 
 def _pace(outcome: Outcome) -> tuple[float, float]:
-    """Return the logarithm of a steady step's time, and its standard error; infinite if there are too few steps."""
+    """Return the log of a steady step's time, and its standard error; infinite if there are too few steps."""
     record = outcome.records[0]
     times = steps_from(steady_steps(record) or len(record.steps) // 2, record)
     if not times:

@@ -1,4 +1,4 @@
-"""One live run: a started command that carries out tasks, one after another, until it is ended."""
+"""Control one live run: a started command that carries out tasks, one after another, until it is ended."""
 
 import math
 import time
@@ -22,30 +22,30 @@ from dynotune.schema.run import EndedBy, Process, Run
 from dynotune.schema.task import Task
 
 POLL_S = 0.1
-"""Looking costs a millisecond; a run outlives its last task by this at most."""
+"""Each check takes a millisecond; a run outlives its last task by this time at most."""
 GRACE_S = 3.0
 STALL_S = 120.0
-"""A program that ends no step for so long while a task waits for one hangs. Writing a large trace takes a minute."""
+"""A program that ends no step for this long while a task waits hangs. Writing a large trace takes a minute."""
 LOST_RANK_S = 5.0
-"""From the end of one rank to that of the others, when all of them end as they should."""
+"""Time from the end of one rank within which all other ranks end in a normal exit."""
 REPEAT_AFTER_S = 2.0
 AT_EXIT_S = 30.0
-"""From a process's last word to the end of the process tree, at most."""
+"""Longest time from a process's last record to the end of the process tree."""
 AROUND_TRACE_S = 0.4
 
 PLANNED = -1
-"""Number of the first task of the plan; those that are ordered later count from 1."""
+"""Number of the first task of the plan; tasks that are ordered later count from 1."""
 
 Enough = Callable[[list[Record]], bool]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Reports of the processes on one task.
+    """Reports of the processes about one task.
 
     Args:
-        events: the result's event of each rank that has one, in order of ranks.
-        reason: why a rank has none; empty if all have.
-        at_exit: the program ended before the task was done.
+        events: each rank's result event, in order of ranks, for ranks that have one.
+        reason: why a rank has no result; empty if all have one.
+        at_exit: whether the program ended before the task was done.
     """
 
     events: list[dict[str, Any]] = []
@@ -54,14 +54,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveRun(AbstractContextManager["LiveRun"]):
-    """A started command. Leaving the `with` block ends what is still there of it.
+    """A started command. Leaving the `with` block ends its remaining processes.
 
     Args:
-        launch: the command, its environment and its plan.
-        folder: the run folder, which exists.
-        limit_s: for the whole run.
+        launch: command, environment and plan.
+        folder: existing run folder.
+        limit_s: time limit (s) of the whole run.
 
-    Raises UsageError, CannotRunHere: as `launch.start` and `TaskPage`.
+    Raises UsageError, CannotRunHere: as for `launch.start` and `TaskPage`.
     """
 
     def __init__(self, launch: LaunchPlan, *, folder: Path, limit_s: float) -> None:
@@ -110,7 +110,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
 
     @property
     def is_over(self) -> bool:
-        """Tell whether the command has ended, by itself or as its time was up."""
+        """Tell whether the command has ended, by itself or because its time was up."""
         return self._ended_by is not None
 
     @property
@@ -121,7 +121,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         return stepping(self._all_records.update())
 
     def compiles(self) -> bool:
-        """Tell whether the program has begun to compile; before its first step it does nothing else then."""
+        """Tell whether the program has begun to compile; before its first step, compiling is then all it does."""
         return any(record.last("compiles") for record in self._all_records.update())
 
     def sample(self) -> None:
@@ -130,7 +130,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
             self._samples = True
 
     def until(self, enough: Enough) -> bool:
-        """Wait until `enough(records)`; False if the command ended or its time was up before."""
+        """Wait until `enough(records)`; return False if the command ended or its time was up before."""
         while not self.is_over:
             self._exit = self._launched.wait(POLL_S)
             if self._exit is not None:
@@ -140,7 +140,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
                 self._over("timeout")
             else:
                 records = self._all_records.update()
-                # The machine is of interest once the program is at its work, not while it imports.
+                # Sample the machine once the program works, not while it imports.
                 if self.launch.samples == "torch" and any(record.last("torch") for record in records):
                     self.sample()
                 if enough(stepping(records)):
@@ -148,7 +148,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         return False
 
     def until_line(self, pattern: str) -> None:
-        """Wait for a line of output, the limit or the command's own end; then everything of it is ended."""
+        """Wait for a line of output, the time limit or the end of the command; then end all of its processes."""
         self.sample()
         line, deadline_s = ready.ReadyOn(ready.pattern(pattern), self.folder), time.monotonic() + self.limit_s
         while (ended := self._launched.wait(ready.POLL_S)) is None and not line() and time.monotonic() <= deadline_s:
@@ -161,9 +161,9 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         self._over("command" if ended is not None else "timeout" if line.ready_s is None else "window")
 
     def do(self, task: Task, *, limit_s: float | None = None, enough: Enough | None = None) -> Answer:
-        """Have all ranks carry out `task` within `limit_s`. What was measured before stays, whatever becomes of it.
+        """Have all ranks carry out `task` within `limit_s` seconds. Earlier measurements stay, whatever the result.
 
-        `enough`: ends the wait before the task is done; the answer then has no events, and no reason.
+        `enough`: function that ends the wait before the task is done; the answer then has no events and no reason.
         """
         assert self._page is not None, "only a live run takes tasks"
         self.sample()
@@ -172,7 +172,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         self.until(waiting)
         answer = Answer() if waiting.is_enough else self.answer_to(number, waiting.reason)
         if answer.at_exit:
-            # It is at its end: how it ended is part of the answer.
+            # The command is ending; the way it ended is part of the answer.
             until_s = time.monotonic() + AT_EXIT_S
             self.until(lambda records: time.monotonic() > until_s)
         elif not self.is_over:
@@ -180,7 +180,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         return answer
 
     def answer_to(self, number: int, reason: str = "") -> Answer:
-        """Return what was said of task `number`."""
+        """Return the answer of the processes to task `number`."""
         records = sorted(self.records(), key=lambda record: record.among_ranks("rank") or 0)
         events = [event for record in records if (event := record.results.get(number)) is not None]
         given_up = [event for event in events if event["event"] == "given_up"]
@@ -200,7 +200,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
             if self.launch.run_to_end:
                 self.until(lambda records: False)
             else:
-                # While the tree lives: what its processes used since the last sample would pass for other processes'.
+                # Sample while the tree lives; later its use since the last sample would count as other processes'.
                 if self._samples:
                     self._sampler.sample()
                 self._exit = self._launched.end(GRACE_S)
@@ -210,7 +210,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         return self.save()
 
     def save(self) -> Outcome:
-        """Write what came of the run so far; `run.json` then stands for a run that goes on."""
+        """Write the results so far; `run.json` then describes a run that goes on."""
         outcome = self.outcome()
         document.write(self.folder / "run.json", outcome.run)
         return outcome
@@ -272,9 +272,9 @@ class LiveRun(AbstractContextManager["LiveRun"]):
 
 
 class _Waiting:
-    """End of a wait for a task, `enough`: all ranks have said what came of it, or why they will not. `reason`: why.
+    """Test for `enough`: all ranks have reported on a task, or will not. `reason`: why they will not.
 
-    `is_enough`: whoever ordered the task has what it wanted, and waits no more.
+    `is_enough`: the caller's own test, which ends the wait early.
     """
 
     def __init__(self, page: TaskPage, number: int, limit_s: float | None, enough: Enough | None) -> None:
@@ -316,14 +316,14 @@ class _Waiting:
             return ""
         waited_s = now - self._progress_s
         if waited_s > REPEAT_AFTER_S and not self._asked_again and len(missing) < len(records):
-            # A rank may have been interrupted while it wrote its result.
+            # A rank may have been interrupted while writing its result.
             self._asked_again = True
             self._page.ask_again()
         return f"the program made no step for {waited_s:.0f} s" if waited_s > STALL_S else ""
 
 
 def _seed(launch: LaunchPlan, folder: Path) -> Seed | None:
-    """Write into the run folder what the command's view of its repository holds otherwise."""
+    """Write into the run folder the files that differ in the command's view of its repository."""
     if launch.revision is None:
         return None
     found = revision.find(launch.cwd, launch.revision)
@@ -341,15 +341,15 @@ def num_ranks(records: Sequence[Record]) -> int:
 
 
 def has_answered(records: Sequence[Record], number: int) -> bool:
-    """Tell whether all ranks have said what came of task `number`."""
+    """Tell whether all ranks have reported on task `number`."""
     answered = [record for record in records if number in record.results]
     return bool(records) and len(answered) == len(records) >= num_ranks(records)
 
 
 def run_once(launch: LaunchPlan, *, folder: Path, limit_s: float, enough: Enough) -> Outcome:
-    """Run the command until `enough(records)`, `limit_s` or its own end.
+    """Run the command until `enough(records)`, `limit_s` seconds or its own end.
 
-    Raises UsageError, CannotRunHere: as `LiveRun`.
+    Raises UsageError, CannotRunHere: as for `LiveRun`.
     """
     with LiveRun(launch, folder=folder, limit_s=limit_s) as live:
         if launch.ready_pattern is not None:
@@ -369,7 +369,7 @@ def _energy(samples: Sequence[probe.Sample], processes: Sequence[Process]) -> pr
 
 
 def _peak_tree_bytes(samples: Sequence[probe.Sample]) -> int | Unknown:
-    """Return the most that a sample saw; between samples it may have been more."""
+    """Return the largest sampled value; the peak between samples may have been higher."""
     found = [sample.tree_bytes for sample in samples if sample.tree_bytes is not None]
     known = [num_bytes for num_bytes in found if not isinstance(num_bytes, Unknown)]
     if known:
@@ -378,16 +378,16 @@ def _peak_tree_bytes(samples: Sequence[probe.Sample]) -> int | Unknown:
 
 
 def _outside(sampler: probe.Sampler, run: Run) -> probe.Interference | None:
-    """Return what came from outside during the measurement; None if nothing did."""
+    """Return the disturbances from outside during the measurement; None if there is nothing to judge."""
     spans = [(process.window.begin_s, process.window.end_s) for process in run.processes if process.window is not None]
-    # The steps of a trace take less than the samples are apart: what came just before counts too.
+    # The steps of a trace take less time than the sampling interval, so the interval before them counts too.
     spans += [
         (process.trace.begin_s - AROUND_TRACE_S, process.trace.end_s)
         for process in run.processes
         if process.trace is not None and process.trace.begin_s is not None and process.trace.end_s is not None
     ]
     if not spans and run.purpose == "measured" and run.launched_s is not None and sampler.samples:
-        # Up to the first step, or to the line that was waited for: sampling begins just after the launch.
+        # Up to the first step or the awaited line, since sampling begins just after the launch.
         firsts = (
             [run.ready_s]
             if run.ready_s is not None

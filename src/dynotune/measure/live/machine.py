@@ -1,4 +1,4 @@
-"""The machine that a command runs on: what is known of it, and having it to oneself."""
+"""Describe the machine that a command runs on, and reserve it for one dynotune."""
 
 import contextlib
 import functools
@@ -20,17 +20,17 @@ from dynotune.schema.setting import Setting
 from dynotune.text import words
 
 BUSY = 0.4
-"""Share of the cores from which on others' work is worth a word."""
+"""Share of the cores above which the work of other programs is reported."""
 SAME = ("host.cpu", "host.num_cores", "gpu.name", "gpu.count", "torch.version", "code.sha256")
-"""Where one of these differs, times cannot be compared."""
+"""Facts that must be equal for times to be comparable."""
 
 
 def facts_of(run: RunSpec, candidate: Sequence[Setting] = ()) -> Facts:
-    """Return what is known of machine and target before anything runs.
+    """Return the facts of machine and target before anything runs.
 
-    `candidate`: settings of another arm, whose revision is pinned to the commit that it is now.
+    `candidate`: settings of the candidate, whose revision is resolved to its present commit.
 
-    Raises UsageError, CannotRunHere: as `variants.variant` and `revision.find`.
+    Raises UsageError, CannotRunHere: as for `variants.variant` and `revision.find`.
     """
     facts: Facts = {**probe.host.facts(), **probe.nvml.facts(run.env), **_facts_of_target(run, run.settings)}
     for arm in (run.settings, candidate):
@@ -41,7 +41,7 @@ def facts_of(run: RunSpec, candidate: Sequence[Setting] = ()) -> Facts:
 
 
 def check(settings: Sequence[Setting], facts: Facts, watcher: Watcher) -> None:
-    """Refuse settings that do not apply here, and warn of those with a risk."""
+    """Refuse settings that do not apply here, and warn of risky ones."""
     for setting in settings:
         knobs.check_applies(setting, facts)
         if caution := knobs.caution(setting, facts):
@@ -49,9 +49,9 @@ def check(settings: Sequence[Setting], facts: Facts, watcher: Watcher) -> None:
 
 
 def checked_facts(run: RunSpec, num_steps: int | None, watcher: Watcher) -> Facts:
-    """Return facts of the target, if settings ask for them: it takes seconds to import its torch.
+    """Return facts of the target if settings need them, since importing the target's torch takes seconds.
 
-    Raises UsageError: the settings or numbers asked for do not exist or fit together.
+    Raises UsageError: a setting or number does not exist or does not fit the others.
     """
     for name, value in (("--steps", num_steps), ("--warmup", run.warmup_steps)):
         if value is not None and value < 1:
@@ -62,9 +62,9 @@ def checked_facts(run: RunSpec, num_steps: int | None, watcher: Watcher) -> Fact
 
 
 def facts_of_arm(run: RunSpec, settings: Sequence[Setting], facts: Facts) -> Facts:
-    """Return `facts`, with those of the Python that runs the command under `settings` if they name another.
+    """Return `facts`, updated for another Python if `settings` name one that runs the command.
 
-    Raises UsageError, CannotRunHere: it is not there, or has no torch.
+    Raises UsageError, CannotRunHere: that Python does not exist, or has no torch.
     """
     python = next((one for one in settings if one.knob == "python"), None)
     if python is None or python in run.settings:
@@ -89,14 +89,14 @@ def _facts_of_target(run: RunSpec, settings: Sequence[Setting]) -> Facts:
 
 @functools.cache
 def _ask(python: str, cwd: Path, env: tuple[tuple[str, str], ...]) -> Facts:
-    """Ask once for all runs of an arm: it takes a start of Python."""
+    """Ask once for all runs with these settings, because each question starts Python."""
     return probe.torch_build.ask(python, cwd, dict(env))
 
 
 def refuse_another_machine(what: str, before: Facts, now: Facts) -> None:
-    """Refuse to go on with a comparison or study that was begun elsewhere.
+    """Refuse to resume a comparison or study that was begun on another machine.
 
-    Raises CannotRunHere: it was.
+    Raises CannotRunHere: the machines differ.
     """
     moved = [name for name in SAME if now.get(name) != before.get(name)]
     if moved:
@@ -107,9 +107,9 @@ def refuse_another_machine(what: str, before: Facts, now: Facts) -> None:
 
 
 def shared_facts(run: RunSpec) -> Facts:
-    """`facts_of`, with a digest of dynotune's version and of the Python files in the command and below its folder.
+    """Return `facts_of`, with a digest of dynotune's version and of the Python files of the command and its folder.
 
-    Environments are left out.
+    Virtual environments are left out.
     """
     found = hashlib.sha256(__version__.encode())
     files = {word: run.cwd / word for word in run.command if word.endswith(".py")}
@@ -118,7 +118,7 @@ def shared_facts(run: RunSpec) -> Facts:
         python = (Path(place, name) for name in sorted(names) if name.endswith(".py"))
         files |= {str(path.relative_to(run.cwd)): path for path in python}
     for name, path in files.items():
-        with contextlib.suppress(OSError):  # a link to nowhere, or a pipe
+        with contextlib.suppress(OSError):  # a dangling link or a pipe
             content = atomic.read(path)
             found.update(f"\0{name}\0{len(content)}\0".encode(errors="replace") + content)
     return {**facts_of(run), "code.sha256": found.hexdigest()}
@@ -126,9 +126,9 @@ def shared_facts(run: RunSpec) -> Facts:
 
 @contextmanager
 def machine_lock(run: RunSpec, watcher: Watcher) -> Iterator[None]:
-    """Wait until no other dynotune measures on the same cores or GPUs, and keep others waiting until left.
+    """Wait until no other dynotune measures on the same cores or GPUs; make others wait while the block runs.
 
-    Then say what else uses the cores, if that is much.
+    Then report other programs that use much of the cores.
     """
 
     def waits(pid: int | None) -> None:
@@ -141,7 +141,7 @@ def machine_lock(run: RunSpec, watcher: Watcher) -> Iterator[None]:
         return
     gpus = probe.nvml.visible_gpus(run.env)
     with measuring(
-        # Not below the run folder: comparisons with different --run-dir share the cores all the same.
+        # Keep the lock outside the run folder: comparisons with different --run-dir still share the cores.
         private.state_folder(),
         cpus=probe.host.usable_cpus(),
         gpus=None if isinstance(gpus, Unknown) else gpus,
@@ -153,7 +153,7 @@ def machine_lock(run: RunSpec, watcher: Watcher) -> Iterator[None]:
 
 
 def _sweep(watcher: Watcher) -> None:
-    """End and remove what an earlier run left that was killed, so that it neither disturbs nor fills the disk."""
+    """End and remove the remains of an earlier killed run, so that they neither disturb nor fill the disk."""
     left = sweep()
     if left.num_processes or left.num_bytes:
         watcher.say(
@@ -169,6 +169,6 @@ def _busy() -> str:
         return ""
     which = f": {found.name} (process {found.pid}) {found.most_cores:.1f} of them" if found.most_cores > 0.1 else ""
     return (
-        f"Other programs use {found.num_cores:.1f} of {len(cpus)} cores{which}. Answers will be less exact; they are "
-        "sooner there when it is quiet."
+        f"Other programs use {found.num_cores:.1f} of {len(cpus)} cores{which}. Results will be less "
+        "exact and take longer than on a quiet machine."
     )

@@ -1,4 +1,4 @@
-"""What came of a run, and why one gave nothing."""
+"""Describe the outcome of a run, and explain why a run gave no result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dynotune.schema.run import Process, Readback, Run, TimedWindow
 from dynotune.schema.setting import Setting
 
 NUM_LAST_LINES = 12
-# EXDEV and EOVERFLOW: an overlay refuses with them what the folder below it allows.
+# EXDEV and EOVERFLOW: an overlay gives these errors for operations that the folder below it allows.
 _OF_THE_VIEW = re.compile("|".join(map(os.strerror, (errno.EXDEV, errno.EOVERFLOW))))
 
 
@@ -29,10 +29,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of a run.
 
     Args:
-        records: of the processes that made steps, each rank once; `all_records`: of the others too.
-        warmup_steps: asked for; None without a planned window.
-        outside: what the sampler says of the window; None where there was none.
-        ready_at_exit: the line that was waited for came when the command ended.
+        records: records of the processes that ran steps, one per rank. `all_records`: records of all processes.
+        warmup_steps: requested warm-up; None without a planned window.
+        outside: the sampler's judgement of the window; None without samples.
+        ready_at_exit: whether the awaited line came only when the command ended.
     """
 
     run: Run
@@ -54,23 +54,23 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_step_s(self) -> float | None:
-        """Return the time to the first step of the slowest rank."""
+        """Return the slowest rank's time to the first step."""
         found = [process.time_to_first_step_s for process in self.run.processes if process.num_steps]
         return max((time_s for time_s in found if time_s is not None), default=None)
 
     @property
     def without_steps(self) -> Outcome:
-        """Return it without steps, to be kept: a fast program's would fill the memory beside what is measured."""
+        """Return the outcome without its steps, which would fill memory if outcomes of fast programs were kept."""
         return msgspec.structs.replace(self, records=[], all_records=[])
 
     @property
     def rejected(self) -> list[Readback]:
-        """List settings that the live process does not have as asked."""
+        """List the settings that the live process does not have as requested."""
         return [readback for readback in self.run.readback if readback.ok is False]
 
 
 def refuse_rejected(outcome: Outcome, where: str) -> None:
-    """Refuse a run whose process does not have what was set. `where`: in words, as `in the baseline`.
+    """Refuse a run whose process lacks a setting. `where`: description such as `in the baseline`.
 
     Raises CannotRunHere: a setting did not take effect.
     """
@@ -86,15 +86,15 @@ def refuse_rejected(outcome: Outcome, where: str) -> None:
 
 
 def readback_of(settings: Sequence[Setting], processes: Sequence[Process]) -> list[Readback]:
-    """Return what the processes say of every setting; one that none speaks of is unverified."""
+    """Return the processes' reports about every setting; a setting without a report is unverified."""
     found = read_back(processes, settings)
     silent = [setting for setting in settings if setting.knob not in {readback.knob for readback in found}]
-    nothing = Unknown("no process of the command said anything of it")
+    nothing = Unknown("no process of the command reported it")
     return found + [Readback(s.knob, str(s.value), nothing, "", None) for s in silent]
 
 
 def stepping(records: Sequence[Record]) -> list[Record]:
-    """Return records of the processes whose steps count: those of all ranks, or the one that made the most."""
+    """Return the records of the processes whose steps count: all ranks, or the process that ran the most steps."""
     with_steps = [record for record in records if record.steps]
     ranks = [record for record in with_steps if record.among_ranks("rank") is not None]
     if len(ranks) > 1:
@@ -103,9 +103,9 @@ def stepping(records: Sequence[Record]) -> list[Record]:
 
 
 def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
-    """Say why a run gave nothing: the disk was full, the command failed, took too long, or made no step at all.
+    """Raise an error if a run gave nothing: a full disk, a failed command, a timeout, or no step at all.
 
-    Raises CommandFailed, CannotRunHere: it was one of these.
+    Raises CommandFailed, CannotRunHere: for one of these reasons.
     """
     run, lines = outcome.run, last_lines(outcome.folder, NUM_LAST_LINES)
     if not has_room(outcome.folder):
@@ -137,7 +137,7 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
 
 
 def _of_memory(outcome: Outcome, lines: Sequence[str]) -> str:
-    """Say that the device's memory ran out, if that is why, and what held it; "" else."""
+    """Report that device memory ran out and what held it; "" if that is not the cause."""
     if said := next((one.out_of_memory for one in outcome.run.processes if one.out_of_memory), ""):
         return said
     steps = outcome.records[0].steps if outcome.records else []
@@ -145,7 +145,7 @@ def _of_memory(outcome: Outcome, lines: Sequence[str]) -> str:
 
 
 def _no_step(run: Run, records: Sequence[Record], limit_s: float, lines: tuple[str, ...]) -> CannotRunHere:
-    """Say why there was no step, as far as the records tell."""
+    """Explain why there was no step, as far as the records show."""
     after = f"in {limit_s:.0f} s" if run.ended_by == "timeout" else f"before it ended, after {run.wall_s:.1f} s"
     seen = f" It printed last: {lines[-1]}" if lines else ""
     background = "If it starts the work in the background and ends, give the command that does the work."

@@ -1,4 +1,4 @@
-"""One unmeasured run of each arm: warms its caches, and says where the window begins and how long it is."""
+"""Make one untimed run of baseline and candidate to warm their caches, and plan the window from it."""
 
 import itertools
 import math
@@ -17,28 +17,28 @@ from dynotune.schema.comparison import TELLING_PAIRS
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
 
-# A pilot goes on for a while once it is steady: that is what its noise is known from.
+# A pilot goes on for some time after it is steady, because these steps show its noise.
 STEADY_S = 2.0
 STEADY_STEPS = 30
-# Most programs are at their work by then.
+# Most programs run steps by then.
 NO_STEP_S = 20.0
-# A program that never calms down is measured all the same, and the user is told.
+# A program that never becomes steady is measured all the same, with a caution.
 RESTLESS_S = 120.0
-# The step is found some events into the run, and the window begins after that in every run.
+# The step is recognised some events into the run; the window begins after that in every run.
 ROOM_STEPS = 2
 MIN_STEPS = 8
-# A process that is pushed off its core is away for a time slice, 3 to 4 ms, and comes back to cold caches: of less
-# than the first length, one such moment is several per cent, and no number of pairs within reason shows less than
-# that. Below the second one it still weighs heavily.
+# A process that the kernel preempts is away for a time slice of 3 to 4 ms, and returns to cold caches. In a window
+# shorter than the first length, one such event is several per cent, and no reasonable number of pairs averages it out.
+# Below the second length it still has a large effect.
 LEAST_WINDOW_S = 0.1
 SHORT_WINDOW_S = 0.5
-# Of a 99th percentile: with 1000 steps 10 lie beyond it, and its place among them is known to about a third; with 200
-# there are two. Of slow steps the first number is not waited for. Of less than a hundred it is the slowest one.
+# Steps for a 99th percentile: of 1000 steps, 10 lie beyond it, and its rank among them is known to about a third; of
+# 200 steps, two lie beyond it. Do not wait for the first number if steps are slow. Below 100, it is the slowest step.
 P99_STEPS, FEW_P99_STEPS, LEAST_P99_STEPS = 1000, 200, 100
-# Samples of energy are half a second apart, and what lies between them is taken from a straight line.
+# Energy samples are half a second apart, with linear interpolation between them.
 ENERGY_WINDOW_S, LEAST_ENERGY_WINDOW_S = 3.0, 1.0
-# Of what a first run took longer, as it found caches empty, later ones are planned to take so much: a compiled net
-# started in 28 s and then in 12, most of them imports.
+# Share of a first run's extra time (with empty caches) that is planned for later runs: a compiled net started in 28 s
+# and then in 12 s, most of it imports.
 COLD_KEPT = 0.5
 
 
@@ -46,11 +46,10 @@ class WindowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The window of every run of a comparison.
 
     Args:
-        start_s: from launch to its begin, of the slower of the arms that tell how long it is; `step_s`: a step of the
-            slower arm.
-        steady: false when a pilot had not become steady.
-        whole_epochs: it holds this many epochs of the loader; 0 when it is shorter than one, or they are unknown.
-        num_steps: 0 where a run ends with its first step, and none is timed.
+        start_s: seconds from launch to the window, in the slowest of the planning runs; `step_s`: of the slowest step.
+        steady: false if a pilot had not become steady.
+        whole_epochs: number of the loader's epochs in the window; 0 if it is shorter than one, or epochs are unknown.
+        num_steps: 0 if a run ends with its first step and no steps are timed.
     """
 
     warmup_steps: int
@@ -69,19 +68,19 @@ class WindowPlan(msgspec.Struct, frozen=True, kw_only=True):
         return self.start_s + self.window_s
 
 
-# A run of known length may take longer than its pilot: other arms, cold pages, a busy machine.
+# A run of known length may take longer than its pilot: another candidate, cold pages, a busy machine.
 PATIENCE = 4.0
 PATIENCE_S = 60.0
 PILOT_LIMIT_S = 900.0
 
 
 def limit_s(run: RunSpec, run_s: float | None) -> float:
-    """Return the time limit of one run; `run_s`: what it is known to take, None for a pilot."""
+    """Return the time limit of one run; `run_s`: its expected duration (s), None for a pilot."""
     if run.timeout_s is not None:
         return run.timeout_s
     if run_s is None:
         return PILOT_LIMIT_S
-    # How long a program takes that runs to its own end, no pilot has seen.
+    # No pilot shows the duration of a program that runs to its own end.
     return math.inf if run.run_to_end else PATIENCE * run_s + PATIENCE_S
 
 
@@ -102,7 +101,7 @@ class Steadiness:
             return len(record.steps) >= self._asked
         if len(record.steps) < self._next_look:
             return False
-        # Looking takes as long as there are steps to look at.
+        # Each check takes time in proportion to the number of steps.
         self._next_look = len(record.steps) + 1 + len(record.steps) // 8
         steps = record.step_s
         steady = steady_steps(record)
@@ -112,9 +111,9 @@ class Steadiness:
 
 
 class UntilStep:
-    """Wait for `enough` steps, which says once how to name a step if none came for a while: the limit is far off.
+    """Wait for `enough` steps; if none comes for a while, explain once how to name a step.
 
-    `compiles`: whether the program has begun to compile, which may take minutes before the first step.
+    `compiles`: tells whether the program has begun to compile, which may take minutes before the first step.
     """
 
     def __init__(
@@ -142,10 +141,10 @@ class UntilStep:
 
 
 class FirstStep:
-    """Test whether a run has made its first step, as the pilot of the same arm made its own.
+    """Test whether a run has ended its first step, which is the step found by the pilot of the same settings.
 
-    What repeats before the training (a look at the data, an evaluation) passes for steps at first: the run goes on
-    until it has found the step that the pilot had found, or has made as many steps.
+    Cycles before the training (inspecting data, evaluating) look like steps at first. So the run goes on until it has
+    found the pilot's step, or has run as many steps.
     """
 
     def __init__(self, pilot: Outcome) -> None:
@@ -161,23 +160,23 @@ class FirstStep:
 
 
 def steady_steps(record: Record) -> int | None:
-    """Return the number of steps before it was steady; None while that cannot be told."""
+    """Return the number of steps before the run was steady; None while unknown."""
     flags = [step.flags for step in record.steps]
     events = [index for index, flag in enumerate(flags) if flag & COMPILED]
     allocating = [index for index, flag in enumerate(flags) if flag & ALLOCATED]
-    # Memory that is allocated ever again (a cache emptied in the loop) is how the program works, not its warm-up.
+    # Repeated allocation (a cache emptied in the loop) belongs to the program's normal work, not to its warm-up.
     if sum(index >= len(flags) // 2 for index in allocating) <= len(flags) // 20:
         events += allocating
     return steady_from(record.step_s, events=events)
 
 
 def lane_of(pair: int, num_lanes: int) -> int:
-    """Return the index of the lane that has the pair, counted from 0: both pairs of a block have the same."""
+    """Return the index (from 0) of the lane that has the pair; both pairs of a block have the same lane."""
     return pair // 2 % num_lanes
 
 
 def most_in_a_lane(num_pairs: int, num_lanes: int) -> int:
-    """Return how many of the pairs the first lane has, which has most: so long they take together."""
+    """Return the first lane's number of pairs, which is the largest, so it determines the total time."""
     return sum(lane_of(pair, num_lanes) == 0 for pair in range(num_pairs))
 
 
@@ -189,20 +188,20 @@ def plan(
     cold_kept: float | None = None,
     num_lanes: int = 1,
 ) -> tuple[WindowPlan, int]:
-    """Plan the window, and the most pairs: as asked, or the even number below it that the time left affords.
+    """Plan the window and the number of pairs: as requested, or the largest even number that the time left allows.
 
-    Fewer pairs of a whole window are taken before many of a short one.
+    Fewer pairs with a full window are preferred to many pairs with a short one.
 
-    `cold_kept`: as `plan_window` takes it; None for what is usual with the caches of `request`.
+    `cold_kept`: as for `plan_window`; None for the usual value with the caches of `request`.
 
     Raises:
-        CannotRunHere: as `plan_window`, or the window is too short to tell anything.
-        UsageError: the time left affords no comparison that could find anything.
+        CannotRunHere: as for `plan_window`, or the window is too short to show anything.
+        UsageError: the time left is too short for a comparison that could find a difference.
     """
     if cold_kept is None:
         cold_kept = 1.0 if request.run.caches == "cold" else COLD_KEPT
     whole = plan_window(request.run, pilots, cold_kept=cold_kept)
-    if request.run.window_steps is None and whole.num_steps:  # who asks for so few is warned, and gets them
+    if request.run.window_steps is None and whole.num_steps:  # explicitly requested windows may be short
         refuse_too_short(request.run, whole)
     if left_s is None:
         return whole, request.max_pairs
@@ -239,17 +238,17 @@ def plan_window(
     of_start: float = 0.0,
     cold_kept: float = 1.0,
 ) -> WindowPlan:
-    """Plan the window for all runs, from the pilot of each arm.
+    """Plan the window for all runs, from one pilot for each set of settings.
 
     Args:
-        num_telling: the first so many pilots tell how much runs differ and how long they take to start, and so how
-            long it is; None for all. Many arms differ for another reason than noise, and start with cold caches.
-        of_start: as much of what the soonest takes to get there is asked of the window, as the budget affords it.
-        cold_kept: as much of the time in which pilots compiled counts for later runs.
+        num_telling: number of first pilots that estimate the noise, the start time and so the window; None for all.
+            Further candidates differ for other reasons than noise, and start with cold caches.
+        of_start: share of the shortest start time that the window must reach, if the budget allows it.
+        cold_kept: share of the pilots' compile time that is planned for later runs.
 
     Raises:
-        CannotRunHere: the program ends before there is anything to time.
-        UsageError: the budget affords no window.
+        CannotRunHere: the program ends before anything can be timed.
+        UsageError: the budget allows no window.
     """
     if run.objective == "time-to-first-step":
         return _first_step_only(pilots[:num_telling])
@@ -262,7 +261,7 @@ def plan_window(
         _refuse_too_few(run, most, warmup, is_cut_off=any(record.last("exit") is None for record in records))
     start_s = max(_start_s(pilot, warmup, cold_kept) for pilot in pilots[:num_telling])
     steady = [steps_from(warmup, r) for r in records]
-    # A window may be shorter than an epoch, and hold no begin of one: then all steps together tell more.
+    # If windows may be shorter than an epoch and contain no epoch's begin, all steps together show more.
     step_s = max(*map(_timed_step_s, records), *(statistics.fmean(times) for times in steady if times))
     num_steps, whole_epochs = run.window_steps, 0
     if num_steps is None:
@@ -273,7 +272,7 @@ def plan_window(
         longest_s = MAX_WINDOW_S if budget_s is None else min(MAX_WINDOW_S, budget_s / num_runs - start_s)
         fewest = fewest_steps(run, step_s)
         soonest_s = min(_start_s(pilot, warmup, cold_kept) for pilot in pilots)
-        # A percentile is better off with more steps, where they do not take too long.
+        # A percentile gains from more steps, if they do not take too long.
         telling = P99_STEPS if run.objective == "latency-p99" else 0
         wanted = max(telling, math.ceil(of_start * soonest_s / step_s))
         num_steps = max(num_steps, fewest, min(wanted, int(longest_s / step_s)))
@@ -292,9 +291,9 @@ def plan_window(
 
 
 def steps_from(warmup: int, record: Record) -> list[float]:
-    """Return times of the steps from there on, or of the last ones if there are few; none once a window has ended.
+    """Return times of the steps after warm-up, or the last ones if few; none after a window has ended.
 
-    There the device was waited for, and then the host runs ahead of it: its steps say nothing for a while.
+    The device was synchronised there, and the host then runs ahead of it, so steps are not representative for a while.
     """
     window, times = record.last("window"), record.step_s
     if window and (end := window["first_step"] + window["num_steps"]) >= MIN_WINDOW_STEPS:
@@ -303,13 +302,13 @@ def steps_from(warmup: int, record: Record) -> list[float]:
 
 
 def _timed_step_s(record: Record) -> float:
-    """Return the step time of a run with a window, as a diagnosis's: the device was waited for at both ends. Else 0."""
+    """Return the step time (s) of a run with a window, which is synchronised at both ends; 0 without a window."""
     window = record.last("window")
     return (window["end_s"] - window["begin_s"]) / window["num_steps"] if window and window["num_steps"] else 0.0
 
 
 def _warmup(run: RunSpec, records: Sequence[Record], found: Sequence[int | None], most: int | None) -> int:
-    """Return the steps before the window; never so few that the step is not yet found in one arm when it begins."""
+    """Return the steps before the window, so many that every run has found the step when the window begins."""
     fixed = max(num_steps_to_find(record) for record in records)
     if run.warmup_steps is not None:
         return max(run.warmup_steps, fixed + 1)
@@ -321,7 +320,7 @@ def _warmup(run: RunSpec, records: Sequence[Record], found: Sequence[int | None]
 
 
 def _refuse_too_few(run: RunSpec, most: int, warmup: int, *, is_cut_off: bool) -> None:
-    """Refuse a pilot with too few steps; `is_cut_off`: a process that makes steps did not say that it ended."""
+    """Refuse a pilot with too few steps; `is_cut_off`: a process that runs steps did not report its end."""
     wanted = run.window_steps or MIN_STEPS
     if most - warmup >= wanted:
         return
@@ -333,14 +332,14 @@ def _refuse_too_few(run: RunSpec, most: int, warmup: int, *, is_cut_off: bool) -
 
 
 def fewest_steps(run: RunSpec, step_s: float) -> int:
-    """Return the fewest steps that the objective needs, if the program makes so many."""
+    """Return the fewest steps that the objective needs, if the program runs so many."""
     if run.objective == "latency-p99":
         return FEW_P99_STEPS
     return math.ceil(ENERGY_WINDOW_S / step_s) if run.objective == "energy" else 0
 
 
 def _first_step_only(pilots: Sequence[Outcome]) -> WindowPlan:
-    """Plan runs that end with their first step: it is known as one when the cycle is found, a few steps later."""
+    """Plan runs that end with their first step, which is recognised a few steps later when the cycle is found."""
     ends_s = []
     for pilot in pilots:
         record = pilot.records[0]
@@ -351,10 +350,10 @@ def _first_step_only(pilots: Sequence[Outcome]) -> WindowPlan:
 
 
 def refuse_too_short(run: RunSpec, window: WindowPlan) -> None:
-    """Raise CannotRunHere if nothing could be told from so short a window."""
+    """Raise CannotRunHere if a window as short as this shows nothing."""
     would_be, instead = f"The window would be {window.num_steps} steps", "ask for more with --steps"
     if run.objective == "latency-p99" and window.num_steps < LEAST_P99_STEPS:
-        few = f": of less than {LEAST_P99_STEPS} the 99th percentile is the slowest one, and says little."
+        few = f": of less than {LEAST_P99_STEPS} the 99th percentile is the slowest step, which says little."
         instead = "choose another --objective"
     elif run.objective == "energy" and window.window_s < LEAST_ENERGY_WINDOW_S:
         few = f", {1000 * window.window_s:.0f} ms in all: too short for energy, which is sampled twice a second."
@@ -369,9 +368,9 @@ def refuse_too_short(run: RunSpec, window: WindowPlan) -> None:
 
 
 def _whole_epochs(epoch: int | None, num_steps: int, longest: float, most: int | None) -> int:
-    """Return the epochs that a window of about `num_steps` steps holds; 0 if it cannot hold a whole one.
+    """Return the number of epochs in a window of about `num_steps` steps; 0 if not even one fits.
 
-    What happens once an epoch (workers started anew, a short last batch) then counts as often in every window.
+    Events that occur once an epoch (new workers, a short last batch) then occur equally often in every window.
     """
     if epoch is None or epoch > longest or (most is not None and epoch > most):
         return 0
@@ -380,18 +379,18 @@ def _whole_epochs(epoch: int | None, num_steps: int, longest: float, most: int |
 
 
 def _start_s(pilot: Outcome, warmup: int, cold_kept: float) -> float:
-    """Return the time from launch to the begin of the window."""
+    """Return the time (s) from launch to the begin of the window."""
     steps = pilot.records[0].steps[: max(1, warmup)]
     return steps[-1].end_s - pilot.launched_s - (1 - cold_kept) * compiled_s(pilot, len(steps))
 
 
 def epoch_steps(records: Sequence[Record]) -> int | None:
-    """Return the steps of an epoch, if the pilots saw whole ones, all of one length."""
+    """Return the number of steps in an epoch, if the pilots saw whole epochs of equal length."""
     lengths = set()
     for record in records:
         begins = [index for index, step in enumerate(record.steps) if step.flags & EPOCH]
         lengths |= {after - before for before, after in itertools.pairwise(begins)}
-    # Evaluation on the same data begins the loader too; then the lengths differ and nothing is known.
+    # An evaluation on the same data also begins the loader; then the lengths differ and the length is unknown.
     return lengths.pop() if len(lengths) == 1 else None
 
 
@@ -402,10 +401,10 @@ def num_steps_to_find(record: Record) -> int:
 
 
 def found_warm(pilot: Outcome, other: Outcome, *, is_first: bool) -> Outcome | None:
-    """Return at best what a later run is, with what the pilot cached; None if that is the same.
+    """Return the best case of a later run with caches filled by the pilot; None if nothing changes.
 
-    What it compiled before its first step is not seen, nor what the first run of all read from a cold disk. It is no
-    more than it came to that step later than the `other` arm.
+    Compile time before the first step is not visible, nor is the very first run's reading from a cold disk. The sum of
+    both is at most the time by which the pilot reached that step later than the `other` one.
     """
     compiling, later_s = _compiling(pilot.records[0]), 0.0
     if is_first or 0 in compiling:
@@ -419,7 +418,7 @@ def _before_steps_s(pilot: Outcome) -> float:
 
 
 def compiled_s(pilot: Outcome, num_steps: int | None = None) -> float:
-    """Return how much longer its first steps took than usual as they compiled; all of its steps for None."""
+    """Return by how many seconds compiling lengthened its first `num_steps` steps (None: all steps)."""
     record = pilot.records[0]
     compiling = [record.step_s[index] for index in _compiling(record) if num_steps is None or index < num_steps]
     usual_s = statistics.median(record.step_s) if compiling else 0.0
@@ -427,12 +426,12 @@ def compiled_s(pilot: Outcome, num_steps: int | None = None) -> float:
 
 
 def compiles(pilot: Outcome) -> bool:
-    """Tell whether anything was compiled in it, as far as torch tells."""
+    """Tell whether the pilot compiled anything, as far as torch reports it."""
     return bool(_compiling(pilot.records[0]))
 
 
 def _compiling(record: Record) -> list[int]:
-    """List steps that compiled something. Until the step is found nobody asks: then it may be any of the first."""
+    """List the steps that compiled something, and any early ones that were not checked for compiling."""
     flagged = [index for index, step in enumerate(record.steps) if step.flags & COMPILED]
     asked_from = min((int(cycle.get("num_steps", 0)) for cycle in record.events.get("cycle", ())), default=0)
     return [*(range(flagged[0]) if flagged and flagged[0] <= asked_from else ()), *flagged]

@@ -1,4 +1,4 @@
-"""When a program that makes no steps is ready: a line of its output says so."""
+"""Detect when a program without steps is ready, by a line of its output."""
 
 import contextlib
 import re
@@ -9,17 +9,17 @@ from dynotune.launch.process import STDERR, STDOUT
 from dynotune.schema.errors import UsageError
 
 POLL_S = 0.002
-"""How late a line may be seen. Looking reads the ends of two files."""
+"""Longest delay (s) of detecting a line. Each check reads the ends of two files."""
 AT_EXIT_S = 0.05
-"""From a line that was held back in a buffer to the end of the process that wrote it out."""
+"""Longest time (s) from writing a buffered line to the end of the process that wrote it."""
 LONGEST_LINE_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """Return the pattern of `--ready-pattern TEXT`.
+    """Return the compiled pattern of `--ready-pattern TEXT`.
 
-    Raises UsageError: it is no regular expression, or any line would do.
+    Raises UsageError: the text is not a regular expression, or any line would match.
     """
     try:
         wanted = re.compile(text)
@@ -29,14 +29,14 @@ def pattern(text: str) -> re.Pattern[str]:
             hint="For example --ready-pattern 'Server started'.",
         ) from error
     if wanted.search(""):
-        raise UsageError(f"--ready-pattern {text!r} matches an empty line.", hint="Say more of the line to wait for.")
+        raise UsageError(f"--ready-pattern {text!r} matches an empty line.", hint="Write more of the line to wait for.")
     return wanted
 
 
 class ReadyOn:
-    """Search for the first line that matches in what a run has printed, each time it is asked.
+    """Search a run's output for the first matching line, at each call.
 
-    `ready_s`: when it was seen, as of time.perf_counter; late by as long as nobody asked.
+    `ready_s`: time.perf_counter when the line was found, late by the time since the previous call.
     """
 
     def __init__(self, wanted: re.Pattern[str], folder: Path) -> None:
@@ -46,7 +46,7 @@ class ReadyOn:
         self.ready_s: float | None = None
 
     def __call__(self, *, ended: bool = False) -> bool:
-        """Tell whether it is ready. `ended`: no more will come, so that a last line without an end is one too."""
+        """Tell whether the program is ready. `ended`: no more output comes, so a last line without line end counts."""
         for path in self._files:
             if self.ready_s is None and self._has_match(path, ended):
                 self.ready_s = time.perf_counter()
@@ -65,7 +65,7 @@ class ReadyOn:
 
     def _new(self, path: Path) -> list[bytes]:
         chunks = []
-        # It may not be there yet.
+        # The file may not exist yet.
         with contextlib.suppress(OSError), path.open("rb") as file:
             file.seek(self._files[path])
             while chunk := file.read(CHUNK_BYTES):

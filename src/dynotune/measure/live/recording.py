@@ -1,4 +1,4 @@
-"""Records a trace of a command: waits until its steps are steady, has a few of them recorded, and ends it."""
+"""Record a trace of a command: wait until its steps are steady, record a few of them, and end the command."""
 
 import statistics
 from collections.abc import Sequence
@@ -17,21 +17,21 @@ from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import Process, RecordedTrace, Run
 
-# Below it, recording costs less than steps differ among themselves.
+# Below this factor, recording costs less than the steps differ among themselves.
 NOTABLE_DIFFERENCE = 0.2
 NOTABLE_EPOCH_BEGIN = 2.0
 OVERSTATED = "recording slows the host, so its share is overstated"
-"""Part of a note; not so where the host's share is reckoned back."""
+"""Part of a note; left out if the host's share is corrected."""
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded traces.
 
     Args:
-        folder: the run's.
-        traces: files in it, one a rank, in the order of ranks.
-        notes: what to be wary of when they are read.
-        slowed: a recorded step over one before it, of the rank that was slowed least; None where it is not known.
+        folder: run folder.
+        traces: trace files in the folder, one per rank, in order of ranks.
+        notes: cautions for reading the traces.
+        slowed: time of a recorded step over that of a step before, for the rank that was slowed least; None if unknown.
     """
 
     folder: Path
@@ -42,14 +42,14 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record(request: RecordRequest, watcher: Watcher) -> Recording:
-    """Run the command, in a copy-on-write view of its folder where it can be, and record a few of its steps.
+    """Run the command, in a copy-on-write view of its folder if possible, and record a few of its steps.
 
-    A command that ends before its steps are known to be steady is run once more, now that their number is known.
+    A command that ends before its steps are known to be steady is run again, now that their number is known.
 
     Raises:
-        UsageError: the settings or numbers asked for do not exist or fit together.
+        UsageError: a setting or number does not exist or does not fit the others.
         CommandFailed: the command ended with an error.
-        CannotRunHere: it made no step, too few steps, uses the profiler itself, or took longer than its limit.
+        CannotRunHere: the command ran no step or too few, uses the profiler itself, or took longer than its limit.
     """
     facts = checked_facts(request.run, request.num_steps, watcher)
     with (
@@ -67,7 +67,7 @@ def record(request: RecordRequest, watcher: Watcher) -> Recording:
 
 
 class Recorder:
-    """Recorder of traces in a live run, one after another; says what to be wary of in the last."""
+    """Record traces in a live run, one after another, with cautions about the last."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner
@@ -76,7 +76,7 @@ class Recorder:
     def record(self, request: RecordRequest) -> list[Path] | None:
         """Record the trace of each rank, in order of ranks; None without any.
 
-        Raises CannotRunHere: the command makes too few steps.
+        Raises CannotRunHere: the command runs too few steps.
         """
         self._answer = self._runner.do(
             lambda records: recording_from_now(records, request),
@@ -85,7 +85,7 @@ class Recorder:
         )
         assert self._runner.live is not None
         folder = self._runner.live.folder
-        # The processes wrote the record, so only what lies in the folder counts.
+        # The user's processes wrote the record, so only files in the folder are accepted.
         names = [Path(str(event["file"])).name for event in self._answer.events]
         return [folder / name for name in names if (folder / name).is_file()] or None
 
@@ -101,7 +101,7 @@ class Recorder:
         )
 
     def _traces(self, outcome: Outcome) -> list[tuple[Process, RecordedTrace]]:
-        """Return the trace of each rank that the last answer is of."""
+        """Return the trace of each rank that the last answer refers to."""
         names = {str(event["file"]) for event in self._answer.events}
         pids = {record.pid for record in outcome.records}
         stepping = [process for process in outcome.run.processes if process.pid in pids and process.num_steps]
@@ -109,7 +109,7 @@ class Recorder:
         return [(process, trace) for process in ranks for trace in process.traces if trace.file in names]
 
     def no_trace(self) -> Exception:
-        """Say why there is none; raises if the run itself failed."""
+        """Build the error for a missing trace; raise another one if the run itself failed."""
         runner, reason = self._runner, self._answer.reason
         outcome = runner.outcome()
         assert runner.launch is not None
@@ -126,7 +126,7 @@ class Recorder:
         return CannotRunHere(f"No trace was recorded: {reason}.", hint=hint)
 
     def _notes(self, outcome: Outcome, traces: Sequence[tuple[Process, RecordedTrace]]) -> list[str]:
-        """Say what to be wary of when the traces are read."""
+        """List the cautions for reading the traces."""
         found = []
         if not self._runner.steady:
             found.append("The steps had not become steady when they were recorded.")
@@ -141,7 +141,7 @@ class Recorder:
             found.append("Ranks recorded different steps: one waits for another that is busy writing.")
         found += _epoch_note(outcome.records[0], traces[0][1])
         if outcome.run.ended_by == "timeout":
-            found.append(f"The command was ended after {self._runner.limit_s:.0f} s, before all of it was recorded.")
+            found.append(f"The command was ended after {self._runner.limit_s:.0f} s, before all steps were recorded.")
         elif outcome.run.ended_by == "command" and outcome.run.exit_code:
             found.append(f"Afterwards the command failed, with exit code {outcome.run.exit_code}.")
         found += cautions.sandbox_warnings(outcome)
@@ -166,14 +166,14 @@ def _notes_on(process: Process, trace: RecordedTrace) -> list[str]:
 
 
 def _slowed(trace: RecordedTrace) -> float | None:
-    """Return a recorded step over one before it."""
+    """Return the time of a recorded step over that of a step before it."""
     if not trace.median_step_s or not trace.median_before_s:
         return None
     return trace.median_step_s / trace.median_before_s
 
 
 def _epoch_note(record: Record, trace: RecordedTrace) -> list[str]:
-    """Name steps that begin an epoch, if they are far longer and not in the trace."""
+    """Describe steps that begin an epoch, if they are far longer and not in the trace."""
     first = trace.first_step or 0
     step_s = record.step_s[: max(0, first - 1)]
     begins = [index for index in range(1, len(step_s)) if record.steps[index].flags & EPOCH]

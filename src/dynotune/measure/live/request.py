@@ -1,4 +1,4 @@
-"""What a comparison is asked to do, and what a recording."""
+"""Define the requests for a comparison, for timed starts and for a recording."""
 
 from typing import Protocol
 
@@ -10,15 +10,15 @@ from dynotune.schema.setting import Setting
 
 
 class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A comparison to be made.
+    """A comparison to make.
 
     Args:
-        run: with the settings of the baseline; its `timeout_s` is for each run.
-        candidate: settings of the other arm, all of them.
-        budget_s: for the whole comparison; None for no limit.
-        precision: go on, once a difference is shown, until its interval is as narrow as this share of it; None for
-            `PRECISION` where blocks or a budget bound what that takes.
-        in_process: compare within one live run: `auto` if the settings can be switched there, `only` or not at all.
+        run: run with the settings of the baseline; its `timeout_s` applies to each run.
+        candidate: all settings of the candidate.
+        budget_s: seconds for the whole comparison; None for no limit.
+        precision: after a difference is shown, continue until its interval is as narrow as this share of it; None for
+            `PRECISION` where blocks or a budget limit the time.
+        in_process: compare within one live run: `auto` if the settings can be switched there, `only`, or not at all.
     """
 
     run: RunSpec
@@ -34,9 +34,9 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Starts to be timed, in blocks of one start with cold caches, one with warm and one without.
+    """Starts to time, in blocks of one start with cold caches, one with warm caches and one with caches off.
 
-    `budget_s`: for all of it; None for no limit.
+    `budget_s`: seconds for all starts; None for no limit.
     """
 
     run: RunSpec
@@ -46,12 +46,12 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace to be recorded.
+    """A trace to record.
 
     Args:
-        run: its `warmup_steps` come before at least; None to wait until they are steady.
-        num_steps: to record; None for up to 10, fewer of slow ones.
-        stacks, shapes, memory: Python's frames, the shapes of inputs, what is allocated; each makes steps slower.
+        run: its `warmup_steps` are the fewest before the trace; None waits until steps are steady.
+        num_steps: number of steps to record; None for up to 10, fewer if they are slow.
+        stacks, shapes, memory: record Python's frames, shapes of inputs, and allocations; each slows steps down.
     """
 
     run: RunSpec

@@ -1,7 +1,7 @@
-"""Arms that can change at any step, compared with the baseline within one live run.
+"""Compare candidates that can change at any step with the baseline, within one live run.
 
-Each arm is switched on and off in blocks of stretches. Nothing starts for it, and what differs between processes is the
-same on both sides.
+Each candidate is switched on and off in blocks of stretches. A candidate needs no start, and differences between
+processes affect candidate and baseline alike.
 """
 
 import math
@@ -34,25 +34,25 @@ from dynotune.schema.task import SwitchArms
 
 NUM_BLOCKS = 8
 CONFIDENCE = 0.95
-# A process that is pushed off its core is away for some milliseconds; a short stretch holds that, or does not.
+# A process that the kernel preempts is away for some milliseconds, which a short stretch contains or not.
 STRETCH_S = 0.15
 FEWEST_STEPS = 4
-# Of epochs up to so many stretches long, a stretch holds whole ones.
+# If epochs take at most this many stretches, a stretch contains whole epochs.
 MOST_STRETCHES_AN_EPOCH = 4
-# An arm that ends the program with an error takes the others' turns with it: they begin anew without it.
+# A candidate that ends the program with an error also ends the others' turns; they begin again without it.
 MOST_CRASHES = 2
 FEWEST_BLOCKS = 3
-# A start, and a block of an arm, take more than this.
+# A start and a block of a candidate together take longer than this.
 LEAST_S = 5.0
 CRASHED = "the program ended with an error while it was on"
 HAS_ALREADY = "the program has it already"
-"""As the agent says it of an arm that is given up, because it would change nothing."""
-# What an arm leaves behind shows in the stretches without it: those after it differ from those before by so much.
+"""The agent's reason for giving up a candidate that would change nothing."""
+# Lasting effects of a candidate show in the stretches without it: those after it differ from those before by this.
 LEFT_BEHIND, LEFT_BEHIND_ERROR = 0.03, 0.001
 
 
 class Arm(Protocol):
-    """Protocol of `search.bench.Arm`, as much as is needed here."""
+    """Protocol with the fields of `search.bench.Arm` that this module needs."""
 
     @property
     def settings(self) -> tuple[Setting, ...]: ...
@@ -62,7 +62,7 @@ class Arm(Protocol):
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """Some steps, timed as a whole, the device synchronised at both ends."""
+    """Consecutive steps, timed as a whole, with the device synchronised at both ends."""
 
     seconds: float
     num_steps: int
@@ -70,9 +70,9 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """Two stretches with the arm (its index) and two without, in `order`, of which A is without.
+    """Two stretches with the candidate (by its index) and two without, in `order`, where A stands for without.
 
-    `begin_s`, `end_s`: of all of it, the steps that are not counted included; CLOCK_MONOTONIC.
+    `begin_s`, `end_s`: of the whole block, including steps that are not counted; CLOCK_MONOTONIC.
     """
 
     arm: int
@@ -84,25 +84,25 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     candidate: list[Stretch]
 
     def unit_s(self, *, by_sample: bool) -> tuple[float, float]:
-        """Return the seconds a sample, or a step, of the baseline and of the arm."""
+        """Return seconds per sample, or per step, of the baseline and of the candidate."""
         return _unit_s(self.baseline, by_sample=by_sample), _unit_s(self.candidate, by_sample=by_sample)
 
 
 class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of arms that were switched.
+    """Results of candidates that were switched.
 
     Args:
-        blocks: of each arm, by its key.
-        given_up: keys of arms that have no estimate, with the reason.
-        blamed: of an arm in which a call failed, the knobs without which it went well.
-        unsuited: of an arm that was given up, the knobs that cannot be switched in this program.
-        results: of each arm, what calls gave without it and with it; the agent's events.
-        reason: why it ended before all arms had all their blocks; empty if they had.
-        ran_out: the program ended by itself before all arms had all their blocks.
-        stretch_steps: steps of each stretch; 0 if it never began.
-        wall_s: of all its runs, starts included.
-        folder: of the last run.
-        step: what a step is, in words.
+        blocks: blocks of each candidate, by its key.
+        given_up: keys of candidates without an estimate, with the reason.
+        blamed: for a candidate in which a call failed, the knobs without which it succeeded.
+        unsuited: for a candidate that was given up, the knobs that cannot be switched in this program.
+        results: for each candidate, results of calls without it and with it; events of the agent.
+        reason: why the run ended before all candidates had all their blocks; empty if they had.
+        ran_out: whether the program ended by itself before all candidates had all their blocks.
+        stretch_steps: steps in each stretch; 0 if no stretch began.
+        wall_s: duration of all runs, starts included.
+        folder: folder of the last run.
+        step: description of a step.
     """
 
     blocks: dict[str, list[Block]] = {}
@@ -142,32 +142,32 @@ def switch_arms(
     goes_on: bool = False,
     enough: Callable[[Mapping[str, list[Block]]], bool] | None = None,
 ) -> SwitchedArms:
-    """Compare each arm with the request's baseline, in turns within one run of the command.
+    """Compare each candidate with the request's baseline, in turns within one run of the command.
 
-    The machine is not asked for: whoever calls this has it to itself.
+    This function does not lock the machine; the caller must have reserved it.
 
     Args:
-        left_s: for all of it; what is known by then is given.
-        folder: that the run folders are made in.
-        facts: of machine and target.
-        cache_folder: of compilers; by default what the request's environment says.
-        fewest_blocks: an arm with fewer is given up.
-        stretch_s: the least that a stretch lasts.
-        num_results: calls of each arm whose results are compared.
-        rounding: share by which the arms may round a number.
-        give_up_slow: have no more blocks of an arm with which steps take far longer.
-        runner: has a live run of the baseline that may go on with this; None, or one that has ended, for a new one.
-        goes_on: leave the runner's live run as it is afterwards, for further tasks.
-        enough: is shown the blocks so far, by the arms' keys, and says whether they will do.
+        left_s: seconds for everything; at the end, the results so far are returned.
+        folder: folder in which run folders are made.
+        facts: facts of machine and target.
+        cache_folder: folder of compilers' caches; by default that of the request's environment.
+        fewest_blocks: a candidate with fewer blocks is given up.
+        stretch_s: shortest duration (s) of a stretch.
+        num_results: number of calls of each candidate whose results are compared.
+        rounding: share by which the candidates may round a number.
+        give_up_slow: stop blocks of a candidate whose steps take far longer.
+        runner: runner with a live run of the baseline to continue; None, or one whose run has ended, starts a new run.
+        goes_on: keep the runner's live run afterwards, for further tasks.
+        enough: function that gets the blocks so far, by the candidates' keys, and tells whether they are enough.
 
-    Raises CannotRunHere: the machine, not an arm: no folder can be made, the command cannot be started.
+    Raises CannotRunHere: the cause is the machine, not a candidate: no folder can be made, the command cannot start.
     """
     began_s = time.monotonic()
     given_up = {arm.key: reason for arm in arms if (reason := _why_not(arm))}
     found = SwitchedArms(given_up=given_up)
     waiting = [arm for arm in arms if arm.key not in given_up]
     if not waiting:
-        return msgspec.structs.replace(found, reason="no arm can change at any step")
+        return msgspec.structs.replace(found, reason="no candidate can change at any step")
     caches = contents.environment(cache_folder) if cache_folder is not None else {}
 
     def planned(records: Sequence[Record]) -> SwitchArms:
@@ -218,11 +218,11 @@ def switch_arms(
 
 
 def estimate(key: str, blocks: Sequence[Block]) -> Estimate:
-    """Return what an arm's blocks say; each gives one value, the logarithm of the baseline's time over the arm's.
+    """Return the estimate from a candidate's blocks; each block gives the log of baseline time over candidate time.
 
-    By sample if every stretch knows its samples, else by step. The interval is Student's t over the blocks.
+    The time is per sample if every stretch has its samples, else per step. The interval is Student's t over the blocks.
 
-    Raises statistics.StatisticsError: there are fewer than two.
+    Raises statistics.StatisticsError: there are fewer than two blocks.
     """
     from scipy.special import stdtr
 
@@ -243,7 +243,7 @@ def estimate(key: str, blocks: Sequence[Block]) -> Estimate:
 
 
 def mean_of(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean, its standard error, and half the width of its interval, by Student's t.
+    """Return the mean, its standard error, and half the width of its Student's t interval.
 
     Raises statistics.StatisticsError: there are fewer than two values.
     """
@@ -254,7 +254,7 @@ def mean_of(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def counts_samples(blocks: Sequence[Block]) -> bool:
-    """Tell whether every stretch of the blocks knows its samples."""
+    """Tell whether every stretch of the blocks has its number of samples."""
     return all(stretch.num_samples for block in blocks for stretch in [*block.baseline, *block.candidate])
 
 
@@ -264,9 +264,9 @@ def _unit_s(stretches: Sequence[Stretch], *, by_sample: bool) -> float:
 
 
 def why_left_behind(blocks: Sequence[Block]) -> str:
-    """Return why the baseline is not what it was once the arm is off again; empty if it is.
+    """Return why the baseline changed after the candidate was switched off; empty if it did not.
 
-    In a block ABBA one stretch of the baseline comes before the arm and one after it.
+    In a block ABBA, one stretch of the baseline comes before the candidate and one after it.
     """
     from scipy.special import stdtr
 
@@ -303,11 +303,11 @@ def _in_turns(
     fewest_blocks: int,
     enough: Callable[[Mapping[str, list[Block]]], bool] | None,
 ) -> SwitchedArms:
-    """Return what comes of one task, which `plan` makes, and of the program meanwhile.
+    """Return the results of one task, which `plan` makes, and the state of the program meanwhile.
 
     Args:
-        runner: of a live run of the command with the baseline's settings.
-        keys: of the task's arms.
+        runner: runner of a live run of the command with the baseline's settings.
+        keys: keys of the task's candidates.
     """
     tasks: list[SwitchArms] = []
     before: dict[str, int] = {}  # events of earlier tasks
@@ -335,7 +335,7 @@ def _in_turns(
     found, blocks = _said(record, keys, before), {}
     crashed = None
     if outcome.run.ended_by == "command" and outcome.run.exit_code:
-        # The program ended with an error while this arm was on.
+        # The program ended with an error while this candidate was on.
         crashed = _key(record.last("arm_switched") or {}, keys)
     if crashed is not None:
         found.given_up[crashed] = ": ".join(filter(None, [CRASHED, error_line(outcome.folder)]))
@@ -346,7 +346,7 @@ def _in_turns(
         elif len(whole) >= fewest_blocks:
             blocks[key] = whole
         elif crashed is None:
-            # If another arm ended the program, there is one more run for those that it left without.
+            # If another candidate ended the program, one more run serves those that it left without blocks.
             why = reason or "the others were not whole"
             found.given_up[key] = f"only {len(whole)} of its blocks count: {why}"
     return msgspec.structs.replace(
@@ -362,9 +362,9 @@ def _in_turns(
 
 
 def _said(record: Record, keys: Sequence[str], before: Mapping[str, int]) -> SwitchedArms:
-    """Return the agent's reports on a task's arms so far; a damaged part of a record says nothing.
+    """Return the agent's reports so far on a task's candidates; a damaged part of a record is ignored.
 
-    `before`: of each kind of event, the number that are of earlier tasks.
+    `before`: for each kind of event, the number of events that belong to earlier tasks.
     """
 
     def events(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -384,15 +384,15 @@ def _said(record: Record, keys: Sequence[str], before: Mapping[str, int]) -> Swi
 
 
 def _key(event: Mapping[str, Any], keys: Sequence[str]) -> str | None:
-    """Return the key of the arm that an event is of."""
+    """Return the key of the candidate that an event belongs to."""
     at = event.get("arm")
     return keys[at] if isinstance(at, int) and 0 <= at < len(keys) else None
 
 
 def _stretch_steps(records: Sequence[Record], stretch_s: float, arms: Sequence[Arm]) -> int:
-    """Return the steps of a stretch that is long enough to time, and of whole epochs if they are short.
+    """Return the steps of a stretch that is long enough to time, with whole epochs if they are short.
 
-    Workers make batches side by side, so that they come several at a time: a stretch holds one of each worker's.
+    Workers make batches concurrently, so batches come in groups; a stretch contains one batch of each worker.
     """
     workers = [int(str(one.value)) for arm in arms for one in arm.settings if one.knob == "loader.num_workers"]
     num_steps = max(FEWEST_STEPS, math.ceil(stretch_s / recent_step_s(records[0])), *workers)
@@ -403,7 +403,7 @@ def _stretch_steps(records: Sequence[Record], stretch_s: float, arms: Sequence[A
 
 
 def _block(event: dict[str, Any]) -> Block | None:
-    """Return the block; None if it is not whole."""
+    """Return the block; None if the event is incomplete."""
     try:
         block = document.convert(event, Block)
     except ValueError:

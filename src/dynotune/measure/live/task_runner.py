@@ -1,4 +1,4 @@
-"""Has a command carry out tasks in one live run; it is started anew only if it ended before it could."""
+"""Have a command carry out tasks in one live run, and start it again only if it ended too early."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -22,21 +22,21 @@ LIMIT_S = 900.0
 SILENT_S, SILENT_STEPS = 3.0, 4
 
 Place = Callable[[Sequence[Record]], Task]
-"""Makes the task of the records of a program whose steps are steady."""
+"""Make the task from the records of a program whose steps are steady."""
 Within = Callable[[Record], Task]
-"""Makes the task for a command that makes no more steps than are in the record; raises CannotRunHere."""
+"""Make the task for a command with no more steps than the record has; raises CannotRunHere."""
 
 
 class TaskRunner(AbstractContextManager["TaskRunner"]):
-    """One live run after another of one command, mostly one. Leaving the `with` block ends the last.
+    """Live runs of one command in sequence, usually just one. Leaving the `with` block ends the last.
 
     Args:
-        run: how the command is run. Its `warmup_steps` come before the first task at least; None waits until the
-            steps are steady.
-        label: the run in words, as `the observed run`.
-        limit_s: for each live run.
-        observe: look at the state of the process.
-        cache_folder: of compile and kernel caches; None leaves those of the user.
+        run: how to run the command. `run.warmup_steps` are the fewest before the first task; None waits for steady
+            steps.
+        label: description of the run, such as `the observed run`.
+        limit_s: time limit (s) of each live run.
+        observe: whether to record the state of the process.
+        cache_folder: folder of compile and kernel caches; None keeps the user's.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
 
     @property
     def goes_on(self) -> bool:
-        """Tell whether a live run is there that may take a further task."""
+        """Tell whether there is a live run that can take a further task."""
         return self.live is not None and not self.live.is_over
 
     def makes_steps(self) -> bool:
-        """Tell whether a step ends within the time of several; one that compiles may make none for minutes."""
+        """Tell whether a step ends within the time of several steps; while compiling, none may end for minutes."""
         assert self.live is not None
         records = self.live.records()
         if not records or not records[0].steps:
@@ -80,7 +80,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         return len(self.live.records()[0].steps) > num_steps
 
     def start(self, tasks: Sequence[Task] = ()) -> LiveRun:
-        """Start the command anew; `tasks` are at steps that are known."""
+        """Start the command again; `tasks` begin at known steps."""
         if self.live is not None:
             self.live.end()
             self.live.__exit__(None, None, None)
@@ -108,12 +108,12 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         """Have all ranks carry out one task.
 
         Args:
-            place, within: the task, for steady steps, and for a command that is known to be short.
-            what: what the task does to the steps, as `timed`.
-            limit_s: most time for the task; None for that of the live run.
-            enough: as `LiveRun.do`.
+            place, within: functions that make the task, for steady steps and for a command that is known to be short.
+            what: the verb for the task's effect on steps, such as `timed`.
+            limit_s: time limit (s) of the task; None for that of the live run.
+            enough: as for `LiveRun.do`.
 
-        Raises CannotRunHere: as `within` says, or the machine.
+        Raises CannotRunHere: as `within` does, or because of the machine.
         """
         live = self.live or self.start()
         if not live.is_over and not self._is_known_steady:
@@ -131,7 +131,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
             "that their number is known."
         )
         self._watcher.running("the command once more")
-        # What was not steady then is not now.
+        # A run whose steps were not steady before does not wait again.
         self.steady = steady_steps(records[0]) is not None
         self.start([task])
         return self.planned()
@@ -153,7 +153,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
 
 
 class _Steady:
-    """End of a wait, `enough`: the steps are steady, or there is no hope that they will be."""
+    """Test for `enough`: the steps are steady, or will never be."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner, self._next_look = runner, 1
@@ -161,7 +161,7 @@ class _Steady:
     def __call__(self, records: list[Record]) -> bool:
         if not records or records[0].begin_s is None or len(records[0].steps) < self._next_look:
             return False
-        # Looking takes as long as there are steps to look at.
+        # Each check takes time in proportion to the number of steps.
         self._next_look = len(records[0].steps) + 1 + len(records[0].steps) // 8
         steady = is_steady(records[0], self._runner._run.warmup_steps)
         self._runner.steady = steady is not False

@@ -1,4 +1,4 @@
-"""Where a run has become steady, and how long its window should be."""
+"""Find where a run has become steady, and how long its window should be."""
 
 import math
 import statistics
@@ -9,35 +9,35 @@ from dynotune.schema.errors import StatisticsError, UsageError
 
 BATCH_STEPS = 5
 MIN_BATCHES = 6
-# Standard deviations of a batch, from the median distance of neighbours, which a few stalls do not move.
+# Limit in standard deviations of a batch, estimated by the median distance of neighbours, robust to few stalls.
 ALIKE, TOGETHER, SD_OF_DIFFERENCE = 2.5, 2.0, 1.4826 / math.sqrt(2)
 
-# What one run's mean differs from the next run's, as a share of it, before anything is known: processes land
-# in memory, on cores and in clocks of their own. One pilot an arm cannot show it, so it weighs as much as
-# this many degrees of freedom; with more pilots the measured spread takes over.
+# Relative difference between the means of two runs that is assumed before any measurement, because memory placement,
+# cores and clocks differ between processes. A single pilot cannot show this difference, so the assumption counts as
+# this many degrees of freedom; with more pilots, the measured spread dominates.
 PRIOR_BETWEEN_RUNS = 0.01
 PRIOR_DEGREES = 4
 
-# Loaders and collectors have rhythms of several steps, and synchronising has a jitter of some tenths of a
-# millisecond: a window holds several rhythms and dwarfs the jitter. Beyond half a minute, another pair tells
-# more than a longer window.
+# Loaders and collectors have periods of several steps, and synchronising has a jitter of some tenths of a millisecond.
+# A window must contain several periods and be much longer than the jitter. Beyond half a minute, another pair adds more
+# information than a longer window.
 MIN_WINDOW_STEPS = 10
 MIN_WINDOW_S = 1.0
 MAX_WINDOW_S = 30.0
 
 
 def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int | None:
-    """Return the index of the first steady step by MSER-5, or None while that cannot be told yet.
+    """Return the index of the first steady step by MSER-5, or None while that is unknown.
 
-    It cannot be told from less than 30 steps after the last event, nor when the best place to cut lies in
-    the second half of them: then the run is still settling. Where the steps are alike from early on, the
-    criterion is flat and cuts anywhere: what lies before the cut and is like what follows is steady, too.
+    The result is None with less than 30 steps after the last event, and if the best cut lies in the second half of
+    them, because the run is still settling. If steps are alike from early on, the criterion is flat and cuts anywhere;
+    so steps before the cut that resemble those after it count as steady too.
 
     Args:
-        step_s: time of each step from the first of the process on, seconds.
-        events: indices of the steps in which something was compiled, autotuned or newly allocated.
+        step_s: time of each step since the start of the process, in seconds.
+        events: indices of steps in which something was compiled, autotuned or newly allocated.
 
-    Raises StatisticsError: a step time is negative or no number.
+    Raises StatisticsError: a step time is negative or not a number.
 
     Source: White, Cobb and Spratt 2000, "A comparison of five steady-state truncation heuristics".
     """
@@ -46,7 +46,7 @@ def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int |
     means = batch_means(step_s[first:])
     if len(means) < MIN_BATCHES:
         return None
-    # The last third is always kept: a few batches that agree by luck would pass for a steady state.
+    # Always keep the last third: a few batches that agree by luck would look like a steady state.
     cuts = range(len(means) - max(3, math.ceil(len(means) / 3)) + 1)
     errors = _squared_errors_of_mean(means)
     best = min(cuts, key=errors.__getitem__)
@@ -55,10 +55,10 @@ def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int |
 
 
 def _first_alike(means: Sequence[float], cut: int) -> int:
-    """Return the first of the batches up to the cut that lie where those after it do, each and all together.
+    """Return the first batch before the cut that, with all later ones up to the cut, lies where those after it do.
 
-    By how much batches differ is told by neighbours in the second half, where a start has faded; by those two apart
-    where these are far more alike: what comes every other batch is no noise.
+    Neighbours in the second half, after the start has faded, show how much batches differ. If batches two apart are far
+    more alike, these are used instead, because an effect in every other batch is not noise.
     """
     tail, late = means[cut:], means[min(cut, len(means) // 2) :]
     middle = statistics.median(tail)
@@ -86,25 +86,25 @@ def window_length(
     budget_s: float | None = None,
     num_runs: int = 2 * MAX_PAIRS,
 ) -> int:
-    """Return the steps of the window that buy the most precision for the time of a comparison; the same for both arms.
+    """Return the number of steps of the window that gives the most precision for the time of a comparison.
 
-    sqrt(cost of a start / cost of a step × variance within / variance between runs), at least 10 steps and
-    1 s, at most 30 s, and no more than `budget_s` affords.
+    The formula is sqrt(cost of a start / cost of a step × variance within / variance between runs), with at least 10
+    steps and 1 s, at most 30 s, and within `budget_s`. The length is the same for baseline and candidate.
 
     Args:
-        arms: for each arm its pilot runs, for each run its steady step times, seconds; 10 steps at least.
-        start_s: from launch to the first steady step, of the slower arm.
-        budget_s: for all `num_runs` runs together.
+        arms: for baseline and candidate, the steady step times (s) of each pilot run; at least 10 steps.
+        start_s: seconds from launch to the first steady step, of the slower one.
+        budget_s: seconds for all `num_runs` runs together.
 
     Raises:
-        StatisticsError: no arm, an arm without a pilot, or a pilot of less than 10 steps or without duration.
-        UsageError: the budget affords no window at all.
+        StatisticsError: baseline or candidate has no pilot, or a pilot with less than 10 steps or without duration.
+        UsageError: the budget allows no window at all.
 
-    Source: Kalibera and Jones 2013, "Rigorous benchmarking in reasonable time", section 6; with the variance
-    of batch means within runs, as neighbouring steps resemble each other.
+    Source: Kalibera and Jones 2013, "Rigorous benchmarking in reasonable time", section 6; with the variance of batch
+    means within runs, because neighbouring steps are correlated.
     """
     if not arms:
-        raise StatisticsError("The window's length needs a pilot run of each arm.")
+        raise StatisticsError("The window's length needs a pilot run of baseline and candidate.")
     step_s = max(_mean_step_s(runs) for runs in arms)
     best = max(_best_length(runs, start_s) for runs in arms)
     shortest = max(MIN_WINDOW_STEPS, math.ceil(MIN_WINDOW_S / step_s))
@@ -126,7 +126,7 @@ def window_length(
 def _best_length(runs: Sequence[Sequence[float]], start_s: float) -> int:
     mean_s = _mean_step_s(runs)
     batches = [batch_means(run) for run in runs]
-    # Of a single step's contribution to a long mean: a batch of b steps has a b-th of it.
+    # A single step's contribution to the variance of a long mean: a batch of b steps has 1/b of it.
     within = BATCH_STEPS * math.fsum(map(_variance, batches)) / len(runs)
     prior = (PRIOR_BETWEEN_RUNS * mean_s) ** 2
     between = prior
@@ -140,7 +140,7 @@ def _best_length(runs: Sequence[Sequence[float]], start_s: float) -> int:
 
 def _mean_step_s(runs: Sequence[Sequence[float]]) -> float:
     if not runs or min(map(len, runs)) < 2 * BATCH_STEPS:
-        raise StatisticsError(f"A pilot run of each arm with at least {2 * BATCH_STEPS} steady steps is needed.")
+        raise StatisticsError(f"A pilot run of each with at least {2 * BATCH_STEPS} steady steps is needed.")
     for run in runs:
         _refuse_non_durations(run)
     mean_s = math.fsum(math.fsum(run) / len(run) for run in runs) / len(runs)
@@ -150,7 +150,7 @@ def _mean_step_s(runs: Sequence[Sequence[float]]) -> float:
 
 
 def batch_means(step_s: Sequence[float]) -> list[float]:
-    """Return means of whole batches of 5; steps left over at the end are left out."""
+    """Return means of complete batches of 5; left-over steps at the end are ignored."""
     whole = len(step_s) - len(step_s) % BATCH_STEPS
     return [math.fsum(step_s[at : at + BATCH_STEPS]) / BATCH_STEPS for at in range(0, whole, BATCH_STEPS)]
 
@@ -162,7 +162,7 @@ def _variance(values: Sequence[float]) -> float:
 
 def _squared_errors_of_mean(values: Sequence[float]) -> list[float]:
     """Return MSER's criterion from each index on: the values' sum of squares over the squared number of values."""
-    # Summed from the end, about the last value: what comes early, and may be huge, does not blur what comes late.
+    # Sum from the end, relative to the last value, so that large early values do not blur later sums.
     errors, total, squares = [], 0.0, 0.0
     for num, value in enumerate(reversed(values), 1):
         total += value - values[-1]

@@ -1,9 +1,9 @@
-"""Starts of the command, timed with caches cold, warm and off.
+"""Time starts of the command, with caches cold, warm and off.
 
-`starting` times blocks of starts and resumes them, `start_run` is one start, `phases` splits it, `conclusions`
-gathers what the rules on starts ask for, and asks them. `warming` fills the caches once.
+`starting` times blocks of starts and resumes them. `start_run` makes one start, `phases` splits it into phases.
+`conclusions` gathers the facts for the rules on starts and applies the rules. `warming` fills the caches once.
 
-Where caches lie and what they hold is known in `launch.caches`.
+`launch.caches` knows where caches lie and what they contain.
 """
 
 from dynotune.measure.startup.warming import WarmRequest, warm

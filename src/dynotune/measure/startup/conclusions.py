@@ -1,4 +1,4 @@
-"""What follows from timed starts: sentences, variables to set, and the findings about them."""
+"""Draw conclusions from timed starts: sentences, variables to set, and findings."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,14 +26,14 @@ ABOUT_STARTS = (
 )
 """Findings that timing starts can judge."""
 COMPILED: tuple[CacheName, ...] = ("inductor", "headers", "triton")
-"""What torch.compile keeps."""
+"""Caches that torch.compile fills."""
 ON_A_VOLUME = "/path/on/a/volume/that/stays"
 CODE = ("code.num_compiled", "code.num_cannot", "code.ptx_bytes", "code.compiled")
 DEADLINE_S = 30.0
-"""A whole installation of torch takes a third of it from a cold disk."""
+"""Reading a whole installation of torch from a cold disk takes a third of this time."""
 NUM_NAMED = 3
 LARGE_PART = 0.05
-"""Of a warm start: smaller phases are not named."""
+"""Share of a warm start: smaller phases are not named."""
 
 
 def conclusions(startup: Startup) -> dict[str, Any]:
@@ -86,9 +86,9 @@ def _compiled(startup: Startup) -> list[str]:
 
 
 def by_difference_s(startup: Startup) -> float | None:
-    """Return what the driver's compiling costs a cold start; None where it compiled nothing, or that cannot be told.
+    """Return the seconds that the driver's compiling costs a cold start; None if it compiled nothing or if unknown.
 
-    It is what a cold start takes beyond a warm one, torch.compile aside.
+    The cost is the difference between a cold and a warm start, without torch.compile.
     """
     cold, ratio = startup.starts("cold"), startup.ratio("cold")
     left = max((start.added_bytes("cuda") for start in cold), default=0)
@@ -101,7 +101,7 @@ def by_difference_s(startup: Startup) -> float | None:
         return None
     else:
         took_s = ratio.saved_s
-    # So few bytes do not take so long: it is something else that a warm start is spared.
+    # So few bytes do not take so long to compile; a warm start then saves time for another reason.
     return None if took_s > left / policy.LEAST_JIT_BYTES_PER_S else took_s
 
 
@@ -110,16 +110,16 @@ def _own_of(startup: Startup, name: CacheName) -> Cache | None:
 
 
 def _kernels_bytes(startup: Startup) -> int:
-    """Return what the driver's cache has to hold: what a cold start left there, or a warm cache holds."""
+    """Return the bytes that the driver's cache must have room for: those a cold start left, or a warm cache has."""
     left = [start.added_bytes("cuda") for start in startup.starts("cold")]
     held = [start.held.get("cuda", 0) for start in startup.starts("warm")]
     return max([*left, *held], default=0)
 
 
 def _is_too_small(cache: Cache, needed: int, startup: Startup) -> bool:
-    """Tell whether the driver's cache limit lacks room, with as much again for others; or kept nothing at all."""
+    """Tell whether the limit of the driver's cache is below twice the need, or the driver kept nothing at all."""
     limit = cache.limit_bytes if isinstance(cache.limit_bytes, int) else policy.SURELY_KEPT_BYTES
-    # Certainly without a GPU, no driver compiles or keeps anything.
+    # Without a GPU, no driver compiles or keeps anything.
     return needed > limit / 2 if needed else limit < policy.SURELY_KEPT_BYTES and startup.facts.get("gpu.count") != 0
 
 
@@ -142,7 +142,7 @@ def _limits(startup: Startup) -> list[str]:
 
 
 def _own(startup: Startup) -> list[str]:
-    """Describe the command's own caches that something was left in."""
+    """Describe the command's own caches that received files."""
     said = []
     for cache in startup.own:
         uses = any(start.added_bytes(cache.name) for start in startup.starts("cold"))
@@ -160,7 +160,7 @@ def _own(startup: Startup) -> list[str]:
 
 
 def _left(startup: Startup) -> list[str]:
-    """Return what no cache saves."""
+    """Describe the part of a start that no cache saves."""
     warm = startup.starts("warm")
     values = sorted(start.value_s for start in warm)
     if not values:
@@ -175,7 +175,7 @@ def _left(startup: Startup) -> list[str]:
 
 
 def _why_lost(cache: Cache | None) -> str:
-    """Say why nothing stays where it is now; empty if it does."""
+    """Return why the present place keeps nothing; empty if it keeps files."""
     if cache is None or (cache.writable is True and cache.lasts is True):
         return ""
     if cache.writable is False:
@@ -184,7 +184,7 @@ def _why_lost(cache: Cache | None) -> str:
 
 
 def to_set(startup: Startup) -> dict[str, str]:
-    """Return variables worth setting, and why; a value that stands for a folder of the user's begins with `/path`."""
+    """Return variables worth setting, with reasons; a value that stands for a user's folder starts with `/path`."""
     found: dict[str, str] = {}
     left = {growth.name for start in startup.starts("cold") for growth in start.added if growth.size_bytes}
     cuda, inductor = _own_of(startup, "cuda"), _own_of(startup, "inductor")
@@ -248,10 +248,10 @@ def _num_graphs(cold: Iterable[Start]) -> int | Unknown:
 
 
 def code_facts(run: RunSpec) -> Facts:
-    """Return facts `code.*`: what this machine's GPU, the first of its kinds, compiles when libraries are loaded.
+    """Return facts `code.*`: what the first GPU of this machine compiles when libraries are loaded.
 
-    It is what `dynotune startup scan -- COMMAND` would find. Reads headers of files alone. A library that
-    holds both machine code and PTX alone for the GPU is compiled in part.
+    The facts equal the findings of `dynotune startup scan -- COMMAND`. Only headers of files are read. A library counts
+    as compiled in part if it has machine code for the GPU and also code that exists only as PTX.
     """
     gpus, places = device_code.gpus_here(run.env), code_places.Places()
     if isinstance(gpus, Unknown):

@@ -1,4 +1,4 @@
-"""What a start is made of: spans that may lie inside one another become shares of one stretch of time."""
+"""Split a start into phases: possibly nested spans become shares of one time interval."""
 
 import contextlib
 import itertools
@@ -17,18 +17,18 @@ COVERED: dict[str, tuple[Phase, ...]] = {
     "model_build": ("model_build",),
     "compile": ("compile",),
 }
-"""What the agent names as not to be seen, and the phases that are unknown then."""
+"""Map each kind of data that the agent reports as invisible to the phases that are then unknown."""
 LEAST_LAUNCHER_S = 0.02
-"""The kernel counts a process's start in hundredths of a second."""
+"""The kernel records a process's start in hundredths of a second."""
 
 
 def split(spans: Iterable[Span], begin_s: float, end_s: float) -> dict[Phase, float]:
-    """Share out the time from `begin_s` to `end_s`: each moment goes to the span around it that began last.
+    """Divide the time from `begin_s` to `end_s`: each moment belongs to the span around it that began last.
 
-    Spans may nest, overlap, repeat, and reach beyond the ends; what is in none of them is `other`.
+    Spans may nest, overlap, repeat, and extend beyond the ends; time outside all spans is `other`.
 
     Returns:
-        Seconds by phase, `other` always among them; they sum to `end_s - begin_s`.
+        Seconds by phase, always with `other`; their sum is `end_s - begin_s`.
     """
     waiting = sorted((span for span in spans if span.end_s > span.begin_s), key=lambda span: span.begin_s)
     edges = {edge for span in waiting for edge in (span.begin_s, span.end_s) if begin_s < edge < end_s}
@@ -40,7 +40,7 @@ def split(spans: Iterable[Span], begin_s: float, end_s: float) -> dict[Phase, fl
             around.append(waiting[at_span])
             at_span += 1
         around = [span for span in around if span.end_s > at_s]
-        # Of those that begin together the shorter one is inside.
+        # If spans begin together, the shorter one is inside.
         innermost = max(around, key=lambda span: (span.begin_s, -span.end_s), default=None)
         phase: Phase = "other" if innermost is None else innermost.phase
         found[phase] = found.get(phase, 0.0) + until_s - at_s
@@ -48,18 +48,18 @@ def split(spans: Iterable[Span], begin_s: float, end_s: float) -> dict[Phase, fl
 
 
 def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float | Unknown]:
-    """Return the phases of the process that made the first step, or was waited for, from the launch to `end_s`.
+    """Return the phases from launch to `end_s`, of the process that ran the first step or printed the awaited line.
 
     Returns:
-        All phases, in their order: seconds, 0 where it was looked for and nothing of it happened. The known ones sum
-        to `end_s - launched_s`.
+        All phases in order, in seconds; 0 if a phase was observed and did not occur. Known ones sum to `end_s -
+        launched_s`.
     """
     begun_s = next((span.begin_s for span in _recorded(record) if span.phase == "agent"), None)
     if begun_s is None:
         return unknown("this process was not watched from its start")
     spans = _spans(record)
     shared = split([*spans, *_before(record, launched_s, begun_s), *_first_step(record, end_s)], launched_s, end_s)
-    # What the first step waited for its batch is known, not when: it is taken from the step's own time.
+    # The first step's wait for its batch is known in length but not in time; it is subtracted from the step's own time.
     wait_s = min(record.steps[0].wait_s, shared.get("first_step", 0.0)) if record.steps else 0.0
     if wait_s > 0:
         shared["first_batch"] = wait_s
@@ -69,12 +69,12 @@ def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float
 
 
 def unknown(reason: str) -> dict[Phase, float | Unknown]:
-    """Return all phases of a start that nothing recorded."""
+    """Return all phases as unknown, for a start that nothing recorded."""
     return dict.fromkeys(PHASES, Unknown(reason))
 
 
 def imports(record: Record) -> list[tuple[str, float]]:
-    """Return the longest imports, with what they import in their turn."""
+    """Return the longest imports, with the imports inside them."""
     took: dict[str, float] = {}
     for span in _recorded(record):
         if span.name:
@@ -83,7 +83,7 @@ def imports(record: Record) -> list[tuple[str, float]]:
 
 
 def compiled(record: Record) -> Compiled | None:
-    """Return what torch.compile counted; None if it compiled nothing, or does not count."""
+    """Return the counts of torch.compile; None if it compiled nothing or does not count."""
     last = record.last("compiled") or {}
     counts, threads = last.get("counts"), last.get("compile_threads")
     if not isinstance(counts, dict):
@@ -97,13 +97,13 @@ def compiled(record: Record) -> Compiled | None:
 def _recorded(record: Record) -> list[Span]:
     found = []
     for event in record.events.get("span", []):
-        with contextlib.suppress(ValueError, KeyError):  # a damaged event says nothing; those around it stand
+        with contextlib.suppress(ValueError, KeyError):  # Skip a damaged event; the events around it stay valid.
             found.append(document.convert({key: event[key] for key in Span.__struct_fields__}, Span))
     return found
 
 
 def _spans(record: Record) -> list[Span]:
-    """Return spans, with imports before torch told from those after it."""
+    """Return spans, with imports before torch separated from those after it."""
     recorded = _recorded(record)
     torch_s = min((span.begin_s for span in recorded if span.phase == "torch_import"), default=None)
     found: list[Span] = []
@@ -112,7 +112,7 @@ def _spans(record: Record) -> list[Span]:
             found.append(span)
             continue
         found.append(Span("imports_before_torch", span.begin_s, min(span.end_s, torch_s)))
-        # Torch may be imported by what is imported first.
+        # The first import may itself import torch.
         found.append(Span("imports", torch_s, span.end_s))
     return found
 
@@ -131,7 +131,7 @@ def _first_step(record: Record, end_s: float) -> list[Span]:
         return []
     step = str((record.last("cycle") or {}).get("step", ""))
     if step.startswith("call"):
-        # A call is told when it has ended, and so is the begin of a step that begins with one.
+        # A call is recorded at its end, and so is the begin of a step that begins with a call.
         roots = [float(event.get("at_s", begin_s)) for event in record.events.get("root", [])]
         begin_s = max((at_s for at_s in roots if at_s < begin_s), default=begin_s)
     return [Span("first_step", begin_s, end_s)] if begin_s < end_s else []

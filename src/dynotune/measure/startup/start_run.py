@@ -1,4 +1,4 @@
-"""One start of a command with caches cold, warm or off: launch, until its first step or a line, and what it left."""
+"""Make one start of a command with caches cold, warm or off, and report what it left in the caches."""
 
 import contextlib
 import shutil
@@ -27,21 +27,21 @@ from dynotune.schema.run import Plan, Purpose, RunSpec
 from dynotune.schema.startup import ARMS, Arm, Start
 
 OFF = {"CUDA_CACHE_DISABLE": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "USE_PYTORCH_KERNEL_CACHE": "0"}
-"""Nothing is read from a cache or kept in one. inductor then compiles Triton's kernels anew too, in a fresh folder each
-time; those that a program gives Triton itself are cold because the arm's folder is emptied. TRITON_ALWAYS_COMPILE is
-not set: inductor's processes hand their kernels over through Triton's cache, and everything would be compiled twice.
-Source: torch/_inductor/compile_fx.py (with_fresh_cache_if_config), CUDA programming guide, cuda_environment_variables
-of torch."""
+"""Nothing is read from a cache or kept in one. inductor then compiles Triton's kernels again too, in a fresh folder
+each time. Kernels that a program gives Triton itself are cold because the folder is emptied. TRITON_ALWAYS_COMPILE is
+not set: inductor's processes pass kernels on through Triton's cache, so everything would be compiled twice. Source:
+torch/_inductor/compile_fx.py (with_fresh_cache_if_config), CUDA programming guide, cuda_environment_variables of torch.
+"""
 
 
 NOT_RECORDED = "no Python of this command recorded them"
 
 
 class Places(NamedTuple):
-    """Folders of what an arm keeps.
+    """Folders that starts with one state of the caches use.
 
-    `temporary`: TMPDIR of the arm: inductor's precompiled headers lie below it, whatever TORCHINDUCTOR_CACHE_DIR says.
-    Its path is short: names of sockets in it are at most 108 characters long.
+    `temporary`: TMPDIR of these starts, because inductor's precompiled headers lie below it, whatever
+    TORCHINDUCTOR_CACHE_DIR is. The path is short, because a socket's path has at most 108 characters.
     """
 
     caches: Path
@@ -59,7 +59,7 @@ class Places(NamedTuple):
 
 @contextlib.contextmanager
 def all_places(folder: Path, env: Mapping[str, str]) -> Iterator[dict[Arm, Places]]:
-    """Yield the caches of all arms. Temporary folders are gone when it is left; the warm caches stay."""
+    """Yield the folders for all states of the caches. Temporary folders are removed at the end; warm caches stay."""
     wanted = env.get("TMPDIR", "")
     base = Path(wanted if wanted and Path(wanted).is_dir() else tempfile.gettempdir())
     with contextlib.ExitStack() as stack:
@@ -83,17 +83,17 @@ def run_start(
     limit_s: float,
     enough: Enough,
 ) -> tuple[Outcome, Start]:
-    """Start the command in `folder`, which exists, and end it after its first step (`enough`) or its line.
+    """Start the command in the existing `folder`, and end it after its first step (`enough`) or the awaited line.
 
-    It has the program's own random numbers and hashes: where they are part of what is compiled, no start is warm.
+    The start keeps the program's own random numbers and hashes: if compiled code depends on them, no start is warm.
 
     Args:
-        places: of the caches to use, those of another arm too.
-        clear: empty them before.
+        places: folders of the caches, including those of other states.
+        clear: empty the caches before.
 
     Raises:
-        CommandFailed: it ended with an error before that, or without the line.
-        CannotRunHere: it made no step, or took longer than `limit_s`.
+        CommandFailed: the command ended with an error before that, or without the line.
+        CannotRunHere: the command ran no step, or took longer than `limit_s`.
     """
     if clear:
         places.clear()
@@ -147,7 +147,7 @@ def _refuse_unready(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> Non
     if lines and pattern(launch.ready_pattern).search(lines[-1]):
         raise CannotRunHere(
             f"{matched} was printed, but its line was not ended in {limit_s:.0f} s: {lines[-1]}",
-            hint="A line counts when it is whole: print its end too; or wait for the line before it.",
+            hint="A line counts once its line end is printed: print that too, or wait for the line before it.",
         )
     seen = f" It printed last: {lines[-1]}" if lines else " It printed nothing: output to a file may be held back."
     raise CannotRunHere(
@@ -176,7 +176,7 @@ def _start(arm: Arm, outcome: Outcome, added: list[Growth], held: dict[CacheName
 
 
 def _main(outcome: Outcome) -> Record | None:
-    """Return the process whose first step ended last; without steps, the first that imported torch."""
+    """Return the process whose first step ended last; without steps, the first process that imported torch."""
     if outcome.run.ready_s is None:
         return max(outcome.records, key=lambda record: record.steps[0].end_s if record.steps else 0.0)
     with_torch = [record for record in outcome.all_records if record.last("torch")]
@@ -184,9 +184,9 @@ def _main(outcome: Outcome) -> Record | None:
 
 
 def _until_steady(record: Record) -> tuple[float | Unknown, float | None]:
-    """Return the time from the first step's end to steady steps, and what those between took beyond a steady one.
+    """Return the seconds from the first step's end to steady steps, and by how much those steps exceed steady ones.
 
-    Of the latter those are left out in which something was compiled.
+    The excess leaves out steps in which something was compiled.
     """
     num, times = steady_steps(record), record.step_s
     if num is None:

@@ -1,4 +1,4 @@
-"""How long a command takes to its first step with caches cold, warm and off: blocks of one start of each, judged."""
+"""Time a command's starts with caches cold, warm and off, in blocks of one start of each, and judge them."""
 
 import math
 import random
@@ -43,10 +43,10 @@ class StartWatcher(Watcher, Protocol):
 
 
 def orders(num_blocks: int, seed: int) -> list[tuple[Arm, ...]]:
-    """Return in which order the arms of each block start: drawn for two blocks, the second one backwards.
+    """Return the order of starts in each block: drawn for every two blocks, and reversed in the second one.
 
-    Of any two arms each is first equally often after every even number of blocks. A longer list begins with every
-    shorter one of the same seed; a void block is repeated in its own order.
+    Of any two states of the caches, each comes first equally often after every even number of blocks. A longer list
+    begins with every shorter list of the same seed; a void block is repeated in its own order.
     """
     draw = random.Random(seed)
     drawn: list[tuple[Arm, ...]] = []
@@ -57,7 +57,7 @@ def orders(num_blocks: int, seed: int) -> list[tuple[Arm, ...]]:
 
 
 def pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
-    """Return pairs of this arm, as baseline, and the warm one, as candidate."""
+    """Return pairs with these starts as the baseline and warm starts as the candidate."""
     found = []
     for block in blocks:
         base, warm = block.of(arm), block.of("warm")
@@ -67,7 +67,7 @@ def pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
 
 
 def ratio(blocks: Sequence[Block], arm: Arm, judgement: SequentialResult) -> Ratio:
-    """Say the judgement in words of starts. Seconds follow from the ratio's interval and the arm's median start."""
+    """Express the judgement in terms of starts. Seconds follow from the ratio's interval and the median start."""
     median_s = statistics.median(block.of(arm).value_s for block in blocks) if blocks else None
     warm_s = statistics.median(block.of("warm").value_s for block in blocks) if blocks else None
 
@@ -90,14 +90,14 @@ def ratio(blocks: Sequence[Block], arm: Arm, judgement: SequentialResult) -> Rat
 
 
 def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
-    """Time the starts of `request`. Every finished block is on disk when the next one begins.
+    """Time the starts of `request`. Write every finished block to disk before the next begins.
 
     Raises:
-        UsageError, CannotRunHere: as runs say; nothing of the user's is changed.
+        UsageError, CannotRunHere: raised by runs; nothing of the user's is changed.
         CommandFailed: the command failed, or ended before it was ready.
-        Interrupted: `resume` goes on.
+        Interrupted: the user interrupted it; `resume` continues.
     """
-    judge([], margin=request.margin, max_pairs=request.max_blocks)  # refuses what is out of range
+    judge([], margin=request.margin, max_pairs=request.max_blocks)  # raises UsageError for a number out of range
     run = request.run
     if run.ready_pattern is not None:
         ready.pattern(run.ready_pattern)
@@ -118,7 +118,7 @@ def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
 
 
 def resume(folder: Path, now: RunSpec, watcher: StartWatcher, *, budget_s: float | None = None) -> Startup:
-    """Go on with what is in `folder`, from its last finished block, as `comparison.protocol.resume` does."""
+    """Continue the starts in `folder` after the last finished block, as `comparison.protocol.resume` does."""
     startup = document.read(folder / FILE, Startup)
     if startup.finished:
         return startup
@@ -163,7 +163,7 @@ class _Attempt:
     # Pilots
 
     def _pilots(self) -> None:
-        """Run the pilots: a cold start fills the warm caches; warm ones until one adds nothing; then one without."""
+        """Run the pilots: a cold start fills the warm caches; warm ones until one adds nothing; one with caches off."""
         limit = limit_s(self._request.run, None)
         cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         cold, outcome = self._pilot("cold", "pilot-cold", limit, Steadiness(self._request.run))
@@ -173,7 +173,7 @@ class _Attempt:
                 break
         pilots = [cold, warm, self._pilot("off", "pilot-off", limit, self._enough["cold"])[0]]
         if self._startup.block_s is not None:
-            return  # resumed: what was decided holds
+            return  # On resuming, the recorded plan stays in force.
         block_s = sum(pilot.value_s for pilot in pilots)
         self._update(
             pilots=pilots,
@@ -210,7 +210,7 @@ class _Attempt:
         )
 
     def _affordable(self, block_s: float) -> int:
-        """Return how many the budget affords. Raises UsageError: it affords no answer."""
+        """Return the number of blocks that the budget allows. Raises UsageError: the budget allows no answer."""
         most, left_s = self._request.max_blocks, self._left_s()
         if left_s is None:
             return most
@@ -290,8 +290,8 @@ def _pilot_warnings(pilots: Sequence[Start]) -> list[str]:
     found = []
     if any(pilot.at_exit for pilot in pilots):
         found.append(
-            "The command ended with the line that was waited for. What is printed to a file is often held back until "
-            "the end: let it print at once (python -u, stdbuf -oL, fflush), or the time is that of the whole run."
+            "The command ended with the line that was waited for. Output to a file is often held back until the "
+            "program's end: let it print at once (python -u, stdbuf -oL, fflush), or the time is that of the whole run."
         )
     warm = next(pilot for pilot in pilots if pilot.arm == "warm")
     names = ", ".join(growth.name for growth in warm.added if growth.num_files)

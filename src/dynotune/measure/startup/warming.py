@@ -1,4 +1,4 @@
-"""Runs a command again and again until it compiles nothing more: until a run adds nothing to any cache."""
+"""Run a command again and again until a run adds nothing to any compile cache."""
 
 import contextlib
 import re
@@ -24,7 +24,7 @@ from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import Plan, RunSpec
 
 MAX_RUNS = 5
-# The driver drops the oldest entries of a cache that is full.
+# The driver deletes the oldest entries of a full cache.
 NEARLY_FULL = 0.9
 
 
@@ -32,9 +32,9 @@ class WarmRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A command whose caches are to be filled.
 
     Args:
-        run: its `env` holds the variables of `--caches DIR`; with `run_to_end`, every run goes on to its own end.
-        max_runs: the last of them has to add nothing.
-        variables: those of `--caches DIR`, for the answer.
+        run: its `env` has the variables of `--caches DIR`; with `run_to_end`, every run continues to its own end.
+        max_runs: number of runs; the last of them must add nothing.
+        variables: variables of `--caches DIR`, for the answer.
     """
 
     run: RunSpec
@@ -43,15 +43,15 @@ class WarmRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
-    """Run the command until a run adds nothing to any cache, `max_runs` times at most.
+    """Run the command until a run adds nothing to any cache, at most `max_runs` times.
 
-    A run goes on until its steps are steady, a line matches `ready_pattern`, or it ends. It has the program's own
-    random numbers and hashes: what is compiled must be what a start compiles without dynotune.
+    A run continues until its steps are steady, a line matches `ready_pattern`, or it ends. Each run keeps the program's
+    own random numbers and hashes, so that it compiles the same code as a start without dynotune.
 
     Raises:
         CommandFailed: the command ended with an error.
-        CannotRunHere: it took longer than its limit.
-        UsageError: `ready_pattern` is no regular expression.
+        CannotRunHere: the command took longer than its limit.
+        UsageError: `ready_pattern` is not a regular expression.
     """
     if request.run.ready_pattern is not None:
         pattern(request.run.ready_pattern)
@@ -62,7 +62,7 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
     with machine_lock(request.run, watcher):
         cautions.say_where(request.run, folder / "run", watcher)
         before = contents.snapshot(found)
-        # Precompiled headers are left by any program, and say nothing of this one.
+        # All programs leave precompiled headers, so they say nothing about this one.
         empty = not any(files for name, files in before.items() if name != "headers")
         for number in range(1, request.max_runs + 1):
             watcher.running(f"the command, run {number}")
@@ -95,7 +95,7 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
 
 
 def _run(request: WarmRequest, found: Sequence[Place], folder: Path, number: int) -> tuple[Outcome, float | None]:
-    """Run once, and return how long it took to be ready: to its first step, or to the line of output that says so."""
+    """Run once; return the seconds until the program was ready: to its first step, or to the awaited line of output."""
     run = request.run
     plan = launch_plan(
         run,
@@ -111,13 +111,13 @@ def _run(request: WarmRequest, found: Sequence[Place], folder: Path, number: int
     steady = Steadiness(run)
 
     def enough(records: list[Record]) -> bool:
-        # A line is looked for in a run that goes on too: that is when it is seen.
+        # Look for the line also in a run that continues, to get the time of the line.
         is_there = steady(records) if ready is None else ready()
         return is_there and not run.run_to_end
 
     limit_s = run.timeout_s or PILOT_LIMIT_S
     outcome = run_once(plan, folder=folder, limit_s=limit_s, enough=enough)
-    # The line may have been its last word.
+    # The line may have been its last output.
     is_ready = ready is not None and ready(ended=True)
     _refuse(outcome, plan, limit_s, run, is_ready=is_ready)
     if ready is not None and ready.ready_s is not None:
@@ -147,7 +147,7 @@ def _refuse(outcome: Outcome, launch: LaunchPlan, limit_s: float, spec: RunSpec,
             hint=f"{printed}. Give more time with --timeout.",
         )
     if run.ended_by == "timeout" and outcome.num_steps:
-        # It never becomes steady, which is no concern here: what it compiles it has compiled by now, or never will.
+        # It never becomes steady, which does not matter here: by now it has compiled everything that it ever will.
         return
     try:
         refuse_failed(outcome, launch, limit_s)
@@ -160,7 +160,7 @@ def _refuse(outcome: Outcome, launch: LaunchPlan, limit_s: float, spec: RunSpec,
 
 
 def _make_kept(found: Sequence[Place], cwd: Path) -> None:
-    """Make a cache in the working folder, or the copy-on-write view of it would swallow what is written."""
+    """Create a cache in the working folder, or the copy-on-write view of the folder would discard what is written."""
     for place in found:
         if isinstance(place.path, Path) and place.path.resolve().is_relative_to(cwd.resolve()) and not place.off:
             with contextlib.suppress(OSError):
@@ -200,7 +200,7 @@ def _notes(states: Sequence[Cache], outcome: Outcome) -> list[str]:
     for state in states:
         title, again = TITLES[state.name], "What it would hold is compiled at every start."
         if state.off:
-            # That headers are not made is how it is meant; a cache without a home is seldom one of this program's.
+            # Headers are left out on purpose; a cache without a home folder is rarely used by this program.
             if state.name != "headers" and "HOME" not in state.off:
                 notes.append(f"{title} keeps nothing: {state.off}. {again}")
             continue

@@ -1,4 +1,4 @@
-"""Whether driver, GPU and this build of torch fit: arithmetic on facts."""
+"""Decide from facts whether driver, GPU and this build of torch are compatible."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ FIRST_MINOR_COMPATIBLE = 11
 def facts(known: Facts) -> Facts:
     """Return facts `torch.driver_ok` and `torch.runs_natively`; None for a build without CUDA.
 
-    `known`: with `torch.cuda`, `torch.arch_list`, `gpu.cuda_driver` and `gpu.compute_capability`.
+    `known`: must have `torch.cuda`, `torch.arch_list`, `gpu.cuda_driver` and `gpu.compute_capability`.
     """
     if known.get("torch.cuda", "") is None:
         return dict.fromkeys(NAMES, None)
@@ -28,7 +28,7 @@ def _driver_ok(known: Facts) -> bool:
 
 
 def driver_supports(driver: str, build: str) -> bool:
-    """Tell whether a driver for CUDA `driver` runs a program built with CUDA `build`, both as `13.0`.
+    """Tell whether a driver for CUDA version `driver` runs a program built with CUDA version `build`, such as `13.0`.
 
     Source: https://docs.nvidia.com/deploy/cuda-compatibility/
     """
@@ -45,9 +45,9 @@ def _runs_natively(known: Facts) -> bool:
 
 
 def covers(archs: Sequence[str], capability: str) -> bool:
-    """Tell whether `archs` has machine code for a GPU of `capability` (`9.0`): same major, minor not above it.
+    """Tell whether `archs` has machine code for a GPU of `capability` (`9.0`): same major, and no higher minor version.
 
-    `sm_90a` runs on exactly 9.0; `sm_100f` on its family, as plain machine code does. `compute_90` is no machine code.
+    `sm_90a` runs on exactly 9.0. `sm_100f` runs on its family, as plain machine code does. `compute_90` is PTX.
     """
     sm = gpu_archs.sm_of(capability)
     codes = [code for arch in archs if (code := gpu_archs.named(arch)) is not None]

@@ -1,4 +1,4 @@
-"""Facts of the state of the GPUs: link, clocks, power, health, who else computes on them, how they reach each other."""
+"""Report the state of the GPUs: link, clocks, power, health, processes that compute on them, and topology."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
@@ -16,7 +16,7 @@ Question = Callable[[Any, Any], Value]
 
 NAME_UNKNOWN = "(name unknown)"
 
-# 4096 processors, more than any kernel is built for.
+# Room for 4096 processors, more than any kernel supports.
 NUM_AFFINITY_WORDS = 64
 
 
@@ -46,7 +46,7 @@ QUESTIONS: dict[str, Question] = {
     "utilisation_percent": lambda nvml, gpu: int(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
     "memory_used_bytes": lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).used),
 }
-"""What NVML says of one GPU, each asked by itself: where it refuses one, the others stand.
+"""Facts that NVML gives about one GPU. Each is asked separately, so a refusal affects only that fact.
 
 Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
 """
@@ -54,27 +54,27 @@ Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html
 DEVICE_NAMES = ("index", *QUESTIONS, "processes", "num_processes", "numa_node", "cpu_affinity")
 
 NAMES = ("gpu.count", "gpu.driver", "gpu.cuda_driver", "gpu.pids_comparable", *(f"gpu.{name}" for name in DEVICE_NAMES))
-"""Known or Unknown, these are always answered; `gpu.nvml_indices` and `gpu.topology` only where they are known."""
+"""Facts that are always present, known or Unknown; `gpu.nvml_indices` and `gpu.topology` are present only if known."""
 
 
 def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"), root: Path = Path("/")) -> Facts:
-    """Return facts `gpu.*` of all that `nvml.facts` names and of the state now; further visible GPUs as `gpu1.*`, ….
+    """Return facts `gpu.*`: those of `nvml.facts` and the present state; further visible GPUs as `gpu1.*`, ….
 
-    An idle GPU slows its link and its clocks down: those say how it is now, not what it can.
+    An idle GPU slows down its link and clocks, so these facts describe the present moment, not the GPU's capability.
 
-    `env`: the environment the command will have.
+    `env`: environment that the command will have.
     """
     comparable = container.in_initial_pid_namespace(root)
     found: Facts = {"gpu.pids_comparable": comparable}
     try:
-        # One session around all: without persistence mode the driver starts anew in each.
+        # Use one session for all questions: without persistence mode, the driver starts anew for each session.
         with nvml_facts.session(nvml) as library:
             found |= nvml_facts.facts(env, nvml=library, dev=dev)
             found["gpu.cuda_driver"] = answer(library, lambda: nvml_facts.cuda_driver(library))
             visible = nvml_facts.visible_in(library, env)
             if isinstance(visible, Unknown) or not visible:
                 why = visible if isinstance(visible, Unknown) else Unknown("no GPU is visible")
-                # Of every GPU here: which of them the command would see is what could not be told.
+                # Report every GPU here, because it is unknown which ones the command would see.
                 mig = answer(
                     library,
                     lambda: any(nvml_facts.in_mig_mode(library, handle) for handle in nvml_facts.handles_of(library)),
@@ -110,18 +110,18 @@ def _one(nvml: Any, index: int, prefix: str, *, comparable: bool, root: Path) ->
 
 @or_unknown()
 def _processes(nvml: Any, handle: Any, *, comparable: bool, root: Path) -> list[int | str] | Unknown:
-    """List processes with a compute context, `PID NAME`; we have none ourselves."""
+    """List processes with a compute context as `PID NAME`; dynotune itself has none."""
     running = needed(answer(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
     if not running and not comparable:
-        # Drivers differ: some name the machine's process ids here, some leave out what is not ours.
+        # Drivers differ: some give the host's process ids, some leave out processes of other containers.
         return Unknown("the driver may hide processes outside this container")
     pids = sorted({int(process.pid) for process in running})
-    # Here another process may have the same number.
+    # Here another process may have the same id.
     return [f"{pid} {(process_name(pid, root) if comparable else None) or NAME_UNKNOWN}" for pid in pids]
 
 
 def _sysfs_name(bus_id: str) -> str:
-    """Return the name in `/sys`: NVML writes the PCI domain with eight digits, the kernel with four."""
+    """Return the name in `/sys`: NVML writes the PCI domain with eight digits, and the kernel with four."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}"
 
@@ -140,7 +140,7 @@ def _numa_node(folder: Path | Unknown, root: Path) -> int | Unknown:
 
 @or_unknown()
 def _cpu_affinity(nvml: Any, handle: Any, folder: Path | Unknown) -> list[int | str]:
-    """Return processors near the GPU, as `/sys` lists them, else as NVML does."""
+    """Return the processors near the GPU as `/sys` lists them, or else as NVML lists them."""
     if not isinstance(folder, Unknown):
         try:
             listed = parse_cpu_list((folder / "local_cpulist").read_text())
@@ -153,16 +153,16 @@ def _cpu_affinity(nvml: Any, handle: Any, folder: Path | Unknown) -> list[int | 
 
 
 SWITCH = 2
-"""`NVML_NVLINK_DEVICE_TYPE_SWITCH`: behind it, every GPU reaches every other."""
+"""`NVML_NVLINK_DEVICE_TYPE_SWITCH`: through a switch, every GPU reaches every other GPU."""
 
 
 def topology(nvml: Any, indices: Sequence[int]) -> list[int | str]:
-    """Return one line per pair, as `nvidia-smi topo -m`: `0-1 NV18`; numbers are places in `indices`, as CUDA counts.
+    """Return one line per pair, as `nvidia-smi topo -m` does: `0-1 NV18`. The numbers are positions in `indices`.
 
-    `NV18` is 18 NVLinks; `PIX` one PCIe switch, `PXB` several, `PHB` the processor's bridge, `NODE` one memory node,
-    `SYS` the link between processors.
+    `NV18` means 18 NVLinks, `PIX` one PCIe switch, `PXB` several PCIe switches, `PHB` the processor's host bridge,
+    `NODE` one memory node, and `SYS` the link between processors.
 
-    Raises NVMLError: NVML does not say.
+    Raises NVMLError: NVML does not report it.
     """
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
     links = [_links(nvml, handle) for handle in handles]
@@ -177,7 +177,7 @@ def topology(nvml: Any, indices: Sequence[int]) -> list[int | str]:
 
 
 def _links(nvml: Any, handle: Any) -> list[str]:
-    """Tell where each active NVLink ends: a PCI address in lower case, or `switch`."""
+    """Return the other end of each active NVLink: a PCI address in lower case, or `switch`."""
     ends = []
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         try:
@@ -188,7 +188,7 @@ def _links(nvml: Any, handle: Any) -> list[str]:
             else:
                 ends.append(str(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId).lower())
         except nvml.NVMLError as error:
-            # A GPU without NVLink, or the end of its links.
+            # The GPU has no NVLink, or no further link.
             if error.value not in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_INVALID_ARGUMENT):
                 raise
             break

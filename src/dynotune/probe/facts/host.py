@@ -1,4 +1,4 @@
-"""Facts of the host: what this process may use of its cores and memory."""
+"""Report the cores and the memory of the host that this process may use."""
 
 import os
 from collections.abc import Collection
@@ -9,7 +9,7 @@ from dynotune.schema.facts import Facts, Unknown, needed, or_unknown
 
 
 def facts(root: Path = Path("/"), affinity: Collection[int] | None = None) -> Facts:
-    """Return facts `host.*`. `affinity`: cores this process may run on; the kernel is asked when None."""
+    """Return facts `host.*`. `affinity`: cores that this process may run on; None asks the kernel."""
     cpus = usable_cpus() if affinity is None else sorted(affinity)
     quota = container.cpu_quota(root)
     return {
@@ -25,12 +25,12 @@ def facts(root: Path = Path("/"), affinity: Collection[int] | None = None) -> Fa
 
 
 def usable_cpus() -> list[int]:
-    """Return the cores the scheduler may put this process on, in order."""
+    """Return the cores on which the scheduler may run this process, in order."""
     return sorted(os.sched_getaffinity(0))
 
 
 def cores(cpus: Collection[int], root: Path = Path("/")) -> list[list[int]]:
-    """Group `cpus` by the core whose threads they are; each by itself if /sys does not say."""
+    """Group logical processors by physical core; each forms its own group if /sys does not list siblings."""
     of_core: dict[str, list[int]] = {}
     for cpu in sorted(cpus):
         siblings = kernel_files.read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
@@ -40,20 +40,20 @@ def cores(cpus: Collection[int], root: Path = Path("/")) -> list[list[int]]:
 
 @or_unknown()
 def num_cores(num_cpus: int, quota: float | Unknown | None) -> int:
-    """Count whole cores usable at once: those of the affinity, cut down to the quota, at least one."""
+    """Count the whole cores usable at the same time: those of the affinity, limited by the quota, at least one."""
     cores = needed(quota)
     return num_cpus if cores is None else max(1, min(num_cpus, int(cores)))
 
 
 def cpu_model(root: Path = Path("/")) -> str | Unknown:
-    """Return the processor's name as the kernel gives it."""
-    # x86 writes `model name`, POWER `cpu`, some Arm boards `Model`; Arm servers name only numbers.
+    """Return the processor's name from the kernel."""
+    # x86 writes `model name`, POWER writes `cpu`, some Arm boards write `Model`; Arm servers give only numbers.
     found = (kernel_files.cpu_field(root, name) for name in ("model name", "cpu", "Model"))
     return next(filter(None, found), None) or Unknown("/proc/cpuinfo names no processor model")
 
 
 def num_logical_cpus(root: Path = Path("/")) -> int | Unknown:
-    """Count logical processors that are online, whether we may use them or not."""
+    """Count the logical processors that are online, including those this process may not use."""
     online = kernel_files.read(root / "sys/devices/system/cpu/online").strip()
     if online:
         try:
@@ -65,7 +65,7 @@ def num_logical_cpus(root: Path = Path("/")) -> int | Unknown:
 
 
 def parse_cpu_list(text: str) -> set[int]:
-    """Parse core numbers of the kernel's list format, `0-3,8`. Raises ValueError: not such a list."""
+    """Parse core numbers in the kernel's list format, `0-3,8`. Raises ValueError: the text is not such a list."""
     cpus: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -75,8 +75,8 @@ def parse_cpu_list(text: str) -> set[int]:
 
 @or_unknown()
 def memory_bytes(root: Path = Path("/")) -> int | Unknown:
-    """Return memory we may use: the machine's, or the control group's limit if that is lower."""
+    """Return the memory that this process may use: the machine's, or the control group's limit if that is lower."""
     limit, sizes = needed(container.memory_limit_bytes(root)), kernel_files.sizes(root)
     if isinstance(sizes, Unknown) or "MemTotal" not in sizes:
-        return Unknown("/proc/meminfo does not say MemTotal")
+        return Unknown("/proc/meminfo has no MemTotal")
     return sizes["MemTotal"] if limit is None else min(sizes["MemTotal"], limit)

@@ -1,4 +1,4 @@
-"""Facts of the host's memory: what is free, what may be locked or shared, how pages are managed."""
+"""Report the host's memory: what is free, the limits on locked and shared memory, and the handling of pages."""
 
 import os
 import resource
@@ -9,13 +9,13 @@ from dynotune.probe.sources import container, counters, kernel_files
 from dynotune.schema.facts import Facts, Unknown, Value, needed, or_unknown
 
 DOCKER_SHM_BYTES = 64 << 20
-"""What Docker, containerd and Kubernetes give /dev/shm unless told otherwise."""
+"""Default size of /dev/shm under Docker, containerd and Kubernetes."""
 
 
 def facts(root: Path = Path("/"), statvfs: Callable[[Path], os.statvfs_result] = os.statvfs) -> Facts:
-    """Return facts `host.*` of `NAMES`; `host.container_shm_default` too if we are in a container.
+    """Return facts `host.*` of `NAMES`, and in a container also `host.container_shm_default`.
 
-    `statvfs`: asks for the size of a file system.
+    `statvfs`: function that returns the size of a file system.
     """
     found = {name: question(root) for name, question in QUESTIONS.items()}
     shared_total, found["host.shm_free_bytes"] = _shared(root, statvfs)
@@ -27,13 +27,13 @@ def facts(root: Path = Path("/"), statvfs: Callable[[Path], os.statvfs_result] =
 
 
 def limits(kind: int) -> tuple[int | None, ...]:
-    """Return the soft and the hard limits of this process, and so of the command; None without a limit."""
+    """Return the soft and the hard limit of this process, which the command inherits; None stands for no limit."""
     return tuple(None if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(kind))
 
 
 @or_unknown()
 def _size(root: Path, name: str) -> int | Unknown:
-    return needed(kernel_files.sizes(root)).get(name, Unknown(f"/proc/meminfo does not say {name}"))
+    return needed(kernel_files.sizes(root)).get(name, Unknown(f"/proc/meminfo has no {name}"))
 
 
 @or_unknown()
@@ -52,13 +52,13 @@ def _shared(root: Path, statvfs: Callable[[Path], os.statvfs_result]) -> tuple[i
 
 @or_unknown("the use of the memory limit")
 def available_bytes(root: Path = Path("/")) -> int:
-    """Return the available bytes: the machine's, or the control groups' limit if smaller."""
+    """Return the available bytes: the machine's, or what the control groups' limits leave if that is less."""
     free, levels = needed(_size(root, "MemAvailable")), needed(container.cgroup_levels("memory", root))
     return max(0, min([free, *(room for level in levels if (room := _room_bytes(level)) is not None)]))
 
 
 def _room_bytes(level: Path) -> int | None:
-    """Return what a control group may still take: its page cache is given back when needed."""
+    """Return the bytes that a control group may still allocate, counting its page cache as reclaimable."""
     version_2 = (level / "memory.max").exists()
     limit_file, used_file, cache = (
         ("memory.max", "memory.current", "inactive_file")
@@ -76,7 +76,7 @@ def _room_bytes(level: Path) -> int | None:
 
 @or_unknown()
 def memory_events_file(root: Path = Path("/")) -> Path | Unknown:
-    """Return `memory.events` of the innermost control group that has it (version 2)."""
+    """Return `memory.events` of the innermost version 2 control group that has it."""
     files = [level / "memory.events" for level in needed(container.cgroup_levels("memory", root))]
     found = next((file for file in files if file.exists()), None)
     return found or Unknown("no control group here counts memory events, as version 2 does")
@@ -90,7 +90,7 @@ def _event(root: Path, name: str) -> float | Unknown:
 
 @or_unknown("/proc/vmstat")
 def num_oom_kills(root: Path = Path("/")) -> int | Unknown:
-    """Count processes, of all control groups, that the kernel has killed since it booted because memory ran out."""
+    """Count the processes that the kernel has killed for lack of memory since boot, over all control groups."""
     return kernel_files.counts(root / "proc/vmstat").get("oom_kill", Unknown("/proc/vmstat has no oom_kill"))
 
 

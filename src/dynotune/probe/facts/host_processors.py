@@ -1,4 +1,4 @@
-"""Facts of the host's processors and kernel: cores, nodes, clocks, throttling, limits, network buffers, hypervisor."""
+"""Report cores, memory nodes, clocks, throttling, limits, network buffers and hypervisor of the host."""
 
 import platform
 import re
@@ -15,15 +15,15 @@ CPUS, VERSION = "sys/devices/system/cpu", "proc/sys/kernel/version"
 
 
 def facts(root: Path = Path("/"), affinity: Collection[int] = ()) -> Facts:
-    """Return facts `host.*` of `QUESTIONS`. `affinity`: cores this process may run on."""
+    """Return facts `host.*` of `QUESTIONS`. `affinity`: cores that this process may run on."""
     return {name: question(root, affinity) for name, question in QUESTIONS.items()}
 
 
 def num_physical_cores(root: Path = Path("/")) -> int | Unknown:
-    """Count cores that are online, each once however many threads it runs."""
+    """Count the physical cores that are online, whatever their number of threads."""
     cores: set[str] = set()
     for folder in (root / CPUS).glob("cpu[0-9]*"):
-        # The kernel names siblings the same from each of them; a processor that is offline has no topology.
+        # The kernel lists the same siblings for each thread of a core; a processor that is offline has no topology.
         cores.add(kernel_files.read(folder / "topology/thread_siblings_list"))
     return len(cores - {""}) or Unknown("/sys does not say which processors share a core")
 
@@ -38,7 +38,7 @@ def _num_listed(root: Path, name: str) -> int | Unknown:
 
 
 def _of_cores(root: Path, affinity: Collection[int], name: str) -> str | Unknown:
-    """Return what cpufreq says of our cores; every answer if they differ."""
+    """Return cpufreq's value for the cores of this process, or all different values if the cores differ."""
     found = {kernel_files.read(root / f"{CPUS}/cpu{cpu}/cpufreq/{name}").strip() for cpu in affinity}
     none = Unknown("the kernel sets no frequencies here, as in most virtual machines and containers")
     return ", ".join(sorted(found - {""})) or none
@@ -61,11 +61,11 @@ def _load(root: Path) -> float | Unknown:
 
 @or_unknown()
 def _throttling(root: Path, counter: str) -> float:
-    """Return throttling since the control group was made; zero if no limit could throttle."""
+    """Return throttling since the control group was created; zero if no limit could throttle."""
     return getattr(needed(counters.quota(container.cpu_limits(root))), counter, 0)
 
 
-# What a hypervisor writes into the firmware tables, as vendor or product.
+# Names that a hypervisor writes into the firmware tables as vendor or product.
 BY_FIRMWARE = {
     "vmware": "vmware",
     "virtualbox": "virtualbox",
@@ -84,16 +84,16 @@ BY_FIRMWARE = {
 
 
 def hypervisor(root: Path = Path("/")) -> str | Unknown:
-    """Name the hypervisor: `kvm`, `xen`, …; `other` if only its presence shows; empty on a machine of its own."""
+    """Name the hypervisor: `kvm`, `xen`, …; `other` if it cannot be identified; empty on a physical machine."""
     if "microsoft" in kernel_files.read(root / "proc/sys/kernel/osrelease").lower():
         return "wsl"
     if kind := kernel_files.read(root / "sys/hypervisor/type").strip():
         return kind
-    # None where the kernel lists none, or such as cannot tell (Arm).
+    # None if the kernel lists no flags, or flags that cannot show a hypervisor (Arm).
     flags = kernel_files.cpu_field(root, "flags")
     names = ("sys_vendor", "product_name")
     firmware = " ".join(kernel_files.read(root / "sys/class/dmi/id" / name).strip().lower() for name in names).strip()
-    # A cloud's bare machine carries the same vendor; the processor's flag does not lie.
+    # A cloud's bare-metal machine has the same vendor name, but the processor's flag is reliable.
     if flags is not None and "hypervisor" not in flags.split():
         return ""
     for word, name in BY_FIRMWARE.items():

@@ -1,4 +1,4 @@
-"""Every fact of machine, container, interpreter and environment, gathered side by side within a deadline."""
+"""Gather all facts of machine, container, interpreter and environment concurrently within a deadline."""
 
 import os
 import threading
@@ -12,9 +12,9 @@ from dynotune.probe.sources.interpreter import interpreter
 from dynotune.schema.facts import Facts, Unknown
 
 DEADLINE_S = 2.5
-"""`doctor` answers within 3 s; the rest is its own."""
+"""`doctor` must answer within 3 s; it needs the remaining time itself."""
 
-# After the deadline a child still has to be ended and its answer read.
+# After the deadline, ending a child and reading its answer still takes time.
 MARGIN_S = 0.2
 
 _OF_HOST = ("cpu", "num_logical_cpus", "affinity", "cpu_quota", "num_cores", "memory_bytes", "kernel", "container")
@@ -32,14 +32,14 @@ def machine(
     nvml: Any = None,
     affinity: Collection[int] | None = None,
 ) -> Facts:
-    """Return facts `host.*`, `gpu.*`, `python.*`, `torch.*`, `package.*`, `env.*` and `env_from.*`; never raises.
+    """Return facts `host.*`, `gpu.*`, `python.*`, `torch.*`, `package.*`, `env.*` and `env_from.*`; never raise.
 
-    What did not answer by the deadline is Unknown and says so. No CUDA context is made.
+    A fact that is missing at the deadline is Unknown with that reason. No CUDA context is created.
 
     Args:
-        env, cwd: of the command; without the agent.
-        python: its interpreter; the `python` of `env` when None.
-        affinity: cores the command may run on; the kernel is asked when None.
+        env, cwd: environment (without the agent) and working directory of the command.
+        python: interpreter of the command; None stands for the `python` of `env`.
+        affinity: cores that the command may run on; None asks the kernel.
     """
     until_s = time.monotonic() + deadline_s
     if python is None:
@@ -66,18 +66,18 @@ def machine(
 
 
 def _target(python: str | Unknown, cwd: str | os.PathLike[str] | None, env: Mapping[str, str], until_s: float) -> Facts:
-    """Return what the interpreter tells; torch is imported only if it takes that to know its architectures."""
+    """Return the facts from the interpreter; import torch only if its architectures cannot be read otherwise."""
     found = torch_build.ask(python, cwd, env, timeout_s=max(0.1, until_s - time.monotonic()))
     left_s = until_s - time.monotonic()
     if left_s > 0 and isinstance(found["torch.arch_list"], Unknown) and isinstance(found["torch.version"], str):
         built = torch_build.ask_build(python, cwd, env, timeout_s=left_s)
-        # Names of packages are more exact than what a build says of itself.
+        # Package versions are more exact than the versions that a build of torch reports.
         found |= {name: value for name, value in built.items() if isinstance(found.get(name), Unknown)}
     return found
 
 
 class _Answer:
-    """A question in a thread of its own, which nobody waits for when it hangs."""
+    """Run a question in its own thread, which nobody waits for if it hangs."""
 
     def __init__(self, who: str, names: Sequence[str], question: Callable[[], Facts]) -> None:
         self._who, self._names, self._question = who, names, question
@@ -90,7 +90,7 @@ class _Answer:
         try:
             self._facts = self._question()
         except Exception as error:
-            # A mistake of ours in one family must not hide the others; its facts say what happened.
+            # A bug in one family of facts must not hide the others; the facts of that family carry the error.
             self._facts = dict.fromkeys(self._names, Unknown(f"asking {self._who} failed: {error!r}"))
 
     def wait(self, until_s: float) -> Facts:

@@ -1,4 +1,4 @@
-"""On what a path lies: the file system, whether programs may be mapped from it, and whether what is written lasts.
+"""Describe the storage below a path: its file system, whether it allows mapping programs, and whether it persists.
 
 Source: proc_pid_mountinfo(5), overlayfs and tmpfs in the kernel's documentation.
 """
@@ -17,11 +17,11 @@ NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "ceph", "b
 
 
 class Storage(NamedTuple):
-    """Storage that a path lies on.
+    """Describe the storage below a path.
 
     Args:
-        lasts: what is written is there after this container, or this start of the machine.
-        noexec: no library can be loaded from it.
+        lasts: whether data survives the end of this container, or a reboot of the machine.
+        noexec: whether loading libraries from it is forbidden.
     """
 
     lasts: bool | Unknown
@@ -40,7 +40,7 @@ def storage(path: Path, root: Path = Path("/")) -> Storage:
 
 
 def mount_of(path: Path, root: Path = Path("/")) -> Mount | Unknown:
-    """Return the mount that holds `path`: the longest mount point above it, of several on one point the last."""
+    """Return the mount that contains `path`: the longest mount point above `path`, and of several there the last."""
     try:
         mounts = container.mounts_of_self(root)
     except OSError as error:
@@ -79,5 +79,5 @@ def _temporary(path: Path) -> str:
 
 
 def nearest(path: Path) -> Path:
-    """Return `path`, or the folder above it that exists."""
+    """Return `path`, or the nearest folder above `path` that exists."""
     return next((each for each in (path, *path.parents) if each.exists()), Path("/"))

@@ -1,7 +1,7 @@
-"""The torch that the command will import, asked of its own interpreter in a child.
+"""Report the torch that the command will import, by asking the command's interpreter in a child process.
 
-`ask` imports nothing of it and answers in a moment; `ask_build` imports it, which may take seconds, and tells the
-architectures of builds of which `ask` cannot read them.
+`ask` imports nothing from torch and answers quickly. `ask_build` imports torch, which may take seconds, and reports the
+architectures if `ask` cannot read them.
 """
 
 import os
@@ -14,7 +14,7 @@ from dynotune.probe.sources.interpreter import MARK, answer
 from dynotune.schema.facts import Facts, Unknown
 
 TIMEOUT_S = 60.0
-"""A cold network file system makes even an import-free start slow; longer than this is a hang."""
+"""Even a start without imports is slow on a cold network file system. A longer time than this is a hang."""
 
 NAMES = (
     "python.version",
@@ -30,12 +30,12 @@ NAMES = (
     "torch.nccl",
     "torch.arch_list",
 )
-"""Always answered by `ask`; besides, `package.NAME` for each of packages.toml that is installed."""
+"""Facts that `ask` always answers; in addition, `package.NAME` for each installed package of packages.toml."""
 
 _PACKAGES: dict[str, list[str]] = tomllib.loads(files(__package__).joinpath("packages.toml").read_text("utf-8"))
 
-# Runs on any Python since 3.8. The working directory leaves the path first: a folder `torch` or `json` in it
-# is not what the command would import, whose own folder comes first instead.
+# Runs on any Python since 3.8. The working directory is first removed from the path: the command would not import a
+# folder `torch` or `json` in it, since the command's own folder comes first on its path.
 _START = """
 import sys
 sys.path[:] = [entry for entry in sys.path if entry]
@@ -160,7 +160,7 @@ reply()
 """.replace("PACKAGES", repr(_PACKAGES["names"])).replace("PREFIXES", repr(tuple(_PACKAGES["prefixes"])))
 )
 
-# The flags themselves: `torch.cuda.get_arch_list` tells them only where a GPU works.
+# The flags themselves: `torch.cuda.get_arch_list` reports them only if a GPU works.
 _BUILD_QUESTION = (
     _START
     + """
@@ -191,14 +191,14 @@ def ask(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> Facts:
-    """Return facts `python.*`, `torch.*` and `package.*` of one interpreter; an absent package is no fact.
+    """Return facts `python.*`, `torch.*` and `package.*` of an interpreter; an absent package has no fact.
 
-    `torch.cuda`, `torch.cudnn`, `torch.nccl` and `torch.arch_list` (`sm_90`, `compute_90`) are None for a build
-    without CUDA. A failure makes every one of `NAMES` Unknown.
+    `torch.cuda`, `torch.cudnn`, `torch.nccl` and `torch.arch_list` (`sm_90`, `compute_90`) are None for a build without
+    CUDA. On a failure, all of `NAMES` are Unknown.
 
     Args:
-        python: the interpreter, as `interpreter` names it; Unknown is passed on.
-        cwd, env: of the command; without the agent.
+        python: interpreter as `interpreter` returns it; Unknown is passed on.
+        cwd, env: working directory and environment of the command, without the agent.
     """
     return _facts(NAMES, answer(python, _QUESTION, cwd, env, timeout_s))
 
@@ -210,10 +210,10 @@ def ask_build(
     *,
     timeout_s: float = TIMEOUT_S,
 ) -> Facts:
-    """Return fact `torch.arch_list` by importing torch, for builds of which `ask` cannot tell it.
+    """Return fact `torch.arch_list` by importing torch, for builds whose architectures `ask` cannot read.
 
-    None for a build without CUDA. Where torch tells them, `torch.nccl` and `torch.cudnn` too, for those that are no
-    packages of their own. Makes no CUDA context. Arguments as of `ask`.
+    The fact is None for a build without CUDA. `torch.nccl` and `torch.cudnn` are added if they are not separate
+    packages and torch reports them. No CUDA context is created. Arguments as for `ask`.
     """
     return _facts(["torch.arch_list"], answer(python, _BUILD_QUESTION, cwd, env, timeout_s, "did not import torch"))
 

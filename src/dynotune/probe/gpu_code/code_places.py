@@ -1,4 +1,4 @@
-"""Which files may hold GPU code: those of named paths, of an interpreter, of a command."""
+"""List the files that may hold GPU code: those of given paths, of an interpreter or of a command."""
 
 import os
 import re
@@ -13,10 +13,10 @@ from dynotune.schema.device_code import Problem
 from dynotune.schema.facts import Unknown
 
 CARRIERS = re.compile(r".*\.(so(\.[\w.-]+)?|cubin|fatbin|ptx)")
-"""Names of files that may hold GPU code; programs, whose names say nothing, are known by their mode."""
+"""Names of files that may hold GPU code. Programs are recognised by their mode, because their names say nothing."""
 
 OTHERS_DECIDE = SHELLS | ENVIRONMENT_TOOLS | {"uv"}
-"""Programs that start another one, of which nothing is known before they run."""
+"""Programs that start another program, which is unknown before they run."""
 
 LIBRARY_FOLDERS = ("/lib", "/usr/lib", "/lib64", "/usr/lib64")
 LINKER_CONFIGURATION = Path("/etc/ld.so.conf")
@@ -41,7 +41,7 @@ class Places:
         self._folders: list[Path] = []
 
     def add(self, path: Path) -> None:
-        """Add a file, or a folder with all below it."""
+        """Add a file, or a folder with all of its contents."""
         self.roots.append(str(path))
         if path.is_dir():
             self._folders.append(path)
@@ -51,7 +51,7 @@ class Places:
     def files(self, problems: list[Problem], late: threading.Event) -> Iterator[Path]:
         """Yield each file once, however many links lead to it.
 
-        `problems`: gets folders that cannot be read. `late`: ends it.
+        `problems`: receives folders that cannot be read. `late`: function that returns true to end the walk.
         """
         seen: set[tuple[int, int]] = set()
         for path in sorted(self.asked):
@@ -78,7 +78,7 @@ def _is_new(path: Path, seen: set[tuple[int, int]], problems: list[Problem], *, 
     try:
         status = path.stat()
     except OSError as error:
-        # A link to nothing is no library that is missing here.
+        # A dangling link does not mean that a library is missing here.
         if not (regular and isinstance(error, FileNotFoundError)):
             problems.append(Problem(str(path), f"it cannot be read: {error.strerror}"))
         return False
@@ -93,20 +93,20 @@ def _is_program(path: Path) -> bool:
     try:
         mode = path.stat().st_mode
     except OSError:
-        # A link in a circle, or to where nobody may look.
+        # The link is circular, or leads to an unreadable folder.
         return False
     return stat.S_ISREG(mode) and bool(mode & stat.S_IXUSR)
 
 
 def of_interpreter(python: str, places: Places, env: Mapping[str, str], cwd: Path) -> None:
-    """Add the folders that an interpreter imports from, and where conda keeps CUDA's libraries.
+    """Add the folders that an interpreter imports from, and the folder of conda's CUDA libraries.
 
-    Runs it, without the user's own code at its start. A failure goes to the problems.
+    The interpreter runs without the user's start-up code. A failure goes to the problems.
     """
-    # The working directory is on the path of a program that stands there, but it is the user's own to name.
+    # A program in the working directory has that folder on its path, but naming the folder is left to the user.
     reply = answer(python, QUESTION, cwd, env, TIMEOUT_S)
     if isinstance(reply, Unknown):
-        places.problems.append(Problem(python, f"it does not say where its packages are: {reply.reason}"))
+        places.problems.append(Problem(python, f"it does not report where its packages are: {reply.reason}"))
         return
     prefixes = [Path(prefix) for prefix in dict.fromkeys(reply["prefixes"])]
     conda = [prefix / "lib" for prefix in prefixes if (prefix / "conda-meta").is_dir()]
@@ -116,9 +116,9 @@ def of_interpreter(python: str, places: Places, env: Mapping[str, str], cwd: Pat
 
 
 def of_command(command: Sequence[str], places: Places, env: Mapping[str, str], cwd: Path) -> str | Unknown:
-    """Add what a command would load: its interpreter's packages, or the program with the libraries it is linked to.
+    """Add the files that a command would load: its interpreter's packages, or the program with its linked libraries.
 
-    The command is not run. Returns the interpreter or the program; Unknown where only a run would tell.
+    The command is not run. Return the interpreter or the program; Unknown if only a run would show it.
     """
     python = interpreter(command, env, cwd)
     if isinstance(python, str):
@@ -141,7 +141,7 @@ def _is_elf(path: Path) -> bool:
 
 
 def _add_libraries(path: Path, places: Places, env: Mapping[str, str]) -> None:
-    """Add the libraries that the dynamic linker would load with a program, found as it finds them."""
+    """Add the libraries that the dynamic linker would load with a program, by the linker's search rules."""
     configured = [*_configured(LINKER_CONFIGURATION), *map(Path, LIBRARY_FOLDERS)]
     asked_for = [Path(folder) for folder in env.get("LD_LIBRARY_PATH", "").split(":") if folder]
     waiting, known = [path], {path.name}
@@ -152,10 +152,10 @@ def _add_libraries(path: Path, places: Places, env: Mapping[str, str]) -> None:
             with at.open("rb") as file:
                 needed = elf_code.Elf(file).needed()
         except (OSError, elf_code.Unreadable):
-            # The scan itself says so of this file.
+            # The scan itself reports this file.
             continue
         own, after = _expanded(needed.rpath, at), _expanded(needed.runpath, at)
-        # A library's RPATH also holds for what it loads in turn.
+        # A library's RPATH also applies to the libraries that it loads.
         inherited += [folder for folder in own if folder not in inherited]
         for name in needed.names:
             if name in known:
@@ -181,7 +181,7 @@ def _found(name: str, folders: Sequence[Path]) -> Path | None:
 
 
 def _configured(file: Path, depth: int = 4) -> Iterator[Path]:
-    """Yield folders that the system's linker looks in, with those of included files."""
+    """Yield folders in the configuration of the system's linker, including those of included files."""
     try:
         lines = file.read_text(errors="replace").splitlines()
     except OSError:

@@ -1,8 +1,7 @@
-"""GPU code in the files of folders, interpreters and commands, and what GPUs do with it. Defined in
-docs/reference/startup.md.
+"""Find GPU code in files of folders, interpreters and commands, and judge what GPUs do with it.
 
-Only headers are read, several files side by side. Code that a library keeps in a form of its own (cuFFT does) is not
-seen, by cuobjdump neither.
+docs/reference/startup.md defines the terms. The scan reads only headers, several files concurrently. The scan, like
+cuobjdump, does not see code in a library's own format (cuFFT has one).
 """
 
 import os
@@ -37,7 +36,7 @@ from dynotune.schema.facts import Unknown, or_unknown
 
 DEADLINE_S = 60.0
 NUM_THREADS, NUM_AHEAD = 8, 64
-"""Threads that wait for the disk, of which a cold one answers several at once; and files under way."""
+"""Numbers of threads (a cold disk serves several reads at once) and of files in progress."""
 
 MOST_PTX_HEAD_BYTES = 1 << 16
 PTX_TARGET = re.compile(rb"^\s*\.target\s+sm_(\d{2,3})([af]?)\b", re.MULTILINE)
@@ -48,14 +47,14 @@ FORMS: tuple[Form, ...] = ("machine", "ptx", "lto", "other")
 
 
 class FileCode(msgspec.Struct, frozen=True):
-    """Code in one file. `containers`: that can be loaded. `link_input`: that only the linker takes."""
+    """Code in one file. `containers`: code that can be loaded. `link_input`: code that only the linker reads."""
 
     containers: list[Container]
     link_input: list[Container]
     problems: list[str]
 
     def tell(self, what: str) -> None:
-        """Note a problem, of a damaged file only the first ones."""
+        """Note a problem; a damaged file gets only its first ones."""
         if len(self.problems) <= MOST_PROBLEMS_OF_A_FILE:
             self.problems.append(what if len(self.problems) < MOST_PROBLEMS_OF_A_FILE else "and more of the kind")
 
@@ -63,7 +62,7 @@ class FileCode(msgspec.Struct, frozen=True):
 def in_file(path: Path, *, asked: bool = True) -> FileCode:
     """Read the GPU code of one file: ELF (a library, a program, a cubin), `.fatbin` or `.ptx`. Never raises.
 
-    `asked`: the user named this file: one that is none of these is a problem then.
+    `asked`: the user named this file, so a file of any other kind is a problem.
     """
     found = FileCode([], [], [])
     try:
@@ -78,7 +77,7 @@ def in_file(path: Path, *, asked: bool = True) -> FileCode:
             elif path.suffix == ".ptx":
                 _in_ptx(os.pread(descriptor, MOST_PTX_HEAD_BYTES, 0), os.fstat(descriptor).st_size, found)
             elif asked or path.suffix in (".cubin", ".fatbin"):
-                found.problems.append("it is no ELF file, fat binary or PTX")
+                found.problems.append("it is not an ELF file, fat binary or PTX")
     except OSError as error:
         found.problems.append(f"it cannot be read: {error.strerror}")
     except elf_code.Unreadable as error:
@@ -102,7 +101,7 @@ def _reader(descriptor: int) -> fatbin.Read:
 def _in_ptx(head: bytes, size: int, found: FileCode) -> None:
     target, version = PTX_TARGET.search(head), PTX_VERSION.search(head)
     if target is None:
-        found.problems.append("it names no .target: it is no PTX")
+        found.problems.append("it has no .target, so it is not PTX")
         return
     code = gpu_archs.named(f"compute_{target[1].decode()}{target[2].decode()}")
     if code is not None:
@@ -118,12 +117,12 @@ def scan(
     deadline_s: float = DEADLINE_S,
     tell: Callable[[int], object] | None = None,
 ) -> DeviceCode:
-    """Return what all files of `places` hold, and what each GPU does with it. Never raises.
+    """Return the GPU code in all files of `places`, and what each GPU does with the code. Never raises.
 
     Args:
-        gpus: none where nothing is to be judged.
-        deadline_s: after which the answer is given with what is there.
-        tell: called now and then with the number of files read.
+        gpus: GPUs to judge the code for; may be empty.
+        deadline_s: time limit (s), after which the answer covers the files read so far.
+        tell: function that is called now and then with the number of files read.
     """
     began_s = time.monotonic()
     judged = [] if isinstance(gpus, Unknown) else list(gpus)
@@ -163,10 +162,10 @@ def scan(
 
 @or_unknown()
 def gpus_here(env: Mapping[str, str], *, nvml: Any = None) -> list[Gpu] | Unknown:
-    """Return the GPUs that a command under `env` sees, each kind once; Unknown if there is none or it does not say."""
+    """Return the GPUs that a command under `env` sees, each model once; Unknown if there is none or NVML fails."""
     with session(nvml) as library:
         visible = visible_in(library, env)
-        # Which of them it is does not matter where their kind is the same: a slice of one is of its kind.
+        # If all GPUs are of one model, it does not matter which one is seen; a MIG slice is of the same model.
         indices = range(library.nvmlDeviceGetCount()) if isinstance(visible, Unknown) else visible
         driver = answer(library, lambda: cuda_driver(library))
         cuda = None if isinstance(driver, Unknown) else driver
@@ -183,7 +182,7 @@ def gpus_here(env: Mapping[str, str], *, nvml: Any = None) -> list[Gpu] | Unknow
 def _in_step(
     pool: ThreadPoolExecutor, read: Callable[[Path], FileCode | None], files: Iterator[Path]
 ) -> Iterator[tuple[Path, FileCode | None]]:
-    """Yield each file with what was read of it, in order; the walk through the folders stays only a little ahead."""
+    """Yield each file with its result, in order; the walk through the folders stays only a little ahead."""
     under_way: deque[tuple[Path, Future[FileCode | None]]] = deque()
     for file in files:
         under_way.append((file, pool.submit(read, file)))
@@ -205,7 +204,7 @@ def _library(file: Path, found: FileCode, gpus: Sequence[Gpu]) -> Library:
 
 
 def architectures(codes: Iterable[Code]) -> list[Architecture]:
-    """Return codes of one name together, machine code first."""
+    """Return codes of the same name merged, machine code first."""
     together: dict[tuple[int, int, str, str], list[Code]] = {}
     for code in codes:
         together.setdefault((FORMS.index(code.form), code.sm, code.suffix, code.name), []).append(code)

@@ -1,4 +1,4 @@
-"""ELF files: where their fat binaries stand, for which GPU a cubin is, and which libraries they need."""
+"""Read ELF files: positions of fat binaries, the architecture of a cubin, and the libraries that a file needs."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ P = ParamSpec("P")
 
 MAGIC = b"\x7fELF"
 LOADED, LINK_INPUT = ".nv_fatbin", "__nv_relfatbin"
-"""Fat binaries that are registered when the library is loaded, and those that the linker was given."""
+"""Section of fat binaries that are registered when the library is loaded, and section of those for the linker."""
 
 EM_CUDA = 190
 LARGEST_NAMES_BYTES, MOST_SECTIONS = 16 << 20, 1 << 17
 
-# e_flags of cubins, by the version of their ABI. https://llvm.org/doxygen/BinaryFormat_2ELF_8h_source.html
+# e_flags of cubins, by ABI version. https://llvm.org/doxygen/BinaryFormat_2ELF_8h_source.html
 ABI_OF_CUDA_13 = 8
 SPECIFIC_OF_CUDA_12, SPECIFIC_OF_CUDA_13 = 0x800, 0x8
-# In .nv.compat: an attribute of one byte that is 1 for `a` code. ptxas of CUDA 13.5 no longer sets the flag.
+# In .nv.compat: a one-byte attribute that is 1 for `a` code. ptxas of CUDA 13.5 no longer sets the flag.
 COMPATIBILITY, ARCHITECTURE_SPECIFIC = ".nv.compat", 9
 BYTE, SHORT, SIZED = 2, 3, 4
 
 
 class Unreadable(Exception):
-    """Error: the file is no whole ELF file; the message says how."""
+    """Error: the file is not a complete ELF file; the message gives the reason."""
 
 
 class Needed(msgspec.Struct, frozen=True):
-    """Instructions for the dynamic linker.
+    """A file's instructions for the dynamic linker.
 
-    `names`: of libraries. `rpath`, `runpath`: folders, as written: before and after `LD_LIBRARY_PATH`.
+    `names`: needed libraries. `rpath`, `runpath`: folders, unexpanded, searched before and after `LD_LIBRARY_PATH`.
     """
 
     names: list[str]
@@ -49,7 +49,7 @@ class Needed(msgspec.Struct, frozen=True):
 
 
 def _safely(question: Callable[P, T]) -> Callable[P, T]:
-    """Ask a library that trusts files to be well-formed, which these need not be."""
+    """Convert errors of elftools, which trusts files to be well-formed, to Unreadable."""
 
     @functools.wraps(question)
     def asked(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -58,19 +58,19 @@ def _safely(question: Callable[P, T]) -> Callable[P, T]:
         except Unreadable:
             raise
         except Exception as error:
-            # To seek to a place that no file has is refused by the kernel; any other refusal is the disk's own.
+            # The kernel refuses to seek to an impossible position; any other error comes from the disk.
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
             text = ""
             with suppress(Exception):
                 text = " ".join(str(error).split())[:200]
-            raise Unreadable(f"it is no whole ELF file: {text or type(error).__name__}") from error
+            raise Unreadable(f"it is not a complete ELF file: {text or type(error).__name__}") from error
 
     return asked
 
 
 class Elf:
-    """One ELF file. Every question raises Unreadable where the file is damaged."""
+    """Read one ELF file. Every method raises Unreadable if the file is damaged."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -85,7 +85,7 @@ class Elf:
 
     @_safely
     def sections(self) -> list[tuple[str, int, int]]:
-        """Return the sections of fat binaries: `LOADED` or `LINK_INPUT`, and the offsets where each begins and ends."""
+        """Return the sections of fat binaries: `LOADED` or `LINK_INPUT`, with begin and end offset of each."""
         names, found = self._names(), []
         if LOADED.encode() not in names and LINK_INPUT.encode() not in names:
             return []
@@ -99,7 +99,7 @@ class Elf:
         return found
 
     def _names(self) -> bytes:
-        """Read the names of all sections at once: most files have none of ours."""
+        """Read the names of all sections at once, because most files have no section of interest."""
         if not self._elf.num_sections():
             raise Unreadable("it has no table of sections: GPU code in it cannot be found")
         header = self._elf.get_section(self._elf.get_shstrndx()).header
@@ -123,7 +123,7 @@ class Elf:
             sm, specific = flags >> 8 & 0xFF, bool(flags & SPECIFIC_OF_CUDA_13) or self._is_architecture_specific()
         else:
             sm, specific = flags & 0xFF, bool(flags & SPECIFIC_OF_CUDA_12)
-        # `f` leaves no mark, and needs none: such machine code runs where plain one does.
+        # `f` code has no flag and needs none: its machine code runs wherever plain machine code does.
         return Code("machine", sm, "a" if specific else "", self._elf.stream_len, self._elf.stream_len, kind=2)
 
     def _is_architecture_specific(self) -> bool:
@@ -135,7 +135,7 @@ class Elf:
 
     @_safely
     def needed(self) -> Needed:
-        """List the libraries it is linked to."""
+        """List the libraries that the file is linked to."""
         names: list[str] = []
         folders: dict[str, list[str]] = {"DT_RPATH": [], "DT_RUNPATH": []}
         for segment in self._elf.iter_segments("PT_DYNAMIC"):
@@ -150,7 +150,7 @@ class Elf:
 
 
 def _attribute(content: bytes, wanted: int) -> int | None:
-    """Return the value of a one-byte attribute, among attributes of one byte, of two, and of a size that is told."""
+    """Return the value of a one-byte attribute; attributes take one byte, two bytes, or a size that they state."""
     at = 0
     while at + 4 <= len(content):
         form, attribute = content[at], content[at + 1]

@@ -1,8 +1,8 @@
-"""Fat binaries: containers of the same GPU code for several architectures. Only headers are read.
+"""Read fat binaries: containers of the same GPU code for several architectures. Only headers are read.
 
-A container is a header of 16 bytes (magic, version, size of the header, size of what follows) and entries, each a
-header of 64 bytes or more and its code, compressed or not. Containers stand one after another, zeros between them.
-Layout checked against cuobjdump of CUDA 13.5 on libraries of CUDA 11.8 to 13.5.
+A container is a header of 16 bytes (magic, version, size of the header, size of the rest) and entries. An entry is a
+header of 64 bytes or more and its code, which may be compressed. Containers follow one another with zeros between them.
+The layout was checked against cuobjdump of CUDA 13.5 on libraries of CUDA 11.8 to 13.5.
 
 Source: fatbinary_section.h of the CUDA toolkit; https://github.com/n-eiling/cuda-fatbin-decompression
 """
@@ -20,29 +20,29 @@ UNKNOWN_KIND = 0
 KINDS: dict[int, Form] = {1: "ptx", 2: "machine", 8: "lto"}
 ARCHITECTURE_SPECIFIC, FAMILY_SPECIFIC = 0x100000, 0x200000
 COMPRESSED = 0x1000 | 0x2000 | 0x8000
-"""By LZ4 or zstd, as the toolkit of its time did it."""
+"""Flags of compression, by LZ4 or zstd depending on the toolkit's version."""
 
 ALIGNMENT = 8
 SMALLEST_ENTRY_BYTES = 64
 BLOCK_BYTES = 1 << 16
-"""What is looked through at once for the next container."""
+"""Number of bytes that are searched at a time for the next container."""
 MOST_SEARCHED_BYTES, MOST_ENTRIES = 64 << 20, 1 << 20
-"""Bounds for damaged files; the largest of NVIDIA's libraries has 6000 entries and 8 bytes between containers."""
+"""Limits for damaged files. NVIDIA's largest library has 6000 entries, and 8 bytes between containers."""
 
 _HEADER = struct.Struct("<IHHQ")
-# kind, version, size of the header, size of what follows; compressed size, 4 unknown bytes, minor and major version
-# of the language, architecture; place and length of the file's name, flags, 8 unknown bytes, size once unpacked.
+# Kind, version, size of the header, size of the rest; compressed size, 4 unknown bytes, minor and major version of the
+# language, architecture; position and length of the file's name, flags, 8 unknown bytes, uncompressed size.
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 
 Read = Callable[[int, int], bytes]
-"""Bytes of a file, by offset and number; fewer where it ends."""
+"""Read bytes of a file by offset and number; the result is shorter at the end of the file."""
 Tell = Callable[[str], None]
 
 
 def containers(read: Read, begin: int, end: int, problem: Tell) -> Iterator[Container]:
-    """Yield the containers between two offsets of a file; those without entries are left out.
+    """Yield the containers between two offsets of a file, without those that have no entries.
 
-    `problem`: told of what is damaged or not known; what stands behind it is still looked for.
+    `problem`: receives a message about damaged or unknown data; the search continues after such data.
     """
     at, num_entries = begin, 0
     while at + _HEADER.size <= end:
@@ -65,7 +65,7 @@ def containers(read: Read, begin: int, end: int, problem: Tell) -> Iterator[Cont
             problem(f"the fat binary at byte {at} is longer than what holds it")
             after = end
         if version != VERSION:
-            problem(f"the fat binary at byte {at} is of version {version}, which is not known: it is left out")
+            problem(f"the fat binary at byte {at} is of version {version}, which is unknown, so it is left out")
         else:
             codes, after = _entries(read, body, after, problem, is_cut=is_cut)
             if codes:
@@ -73,18 +73,18 @@ def containers(read: Read, begin: int, end: int, problem: Tell) -> Iterator[Cont
             num_entries += len(codes)
         num_entries += 1
         if num_entries > MOST_ENTRIES:
-            problem(f"more than {MOST_ENTRIES} entries: what stands behind byte {after} is left out")
+            problem(f"more than {MOST_ENTRIES} entries: everything after byte {after} is left out")
             return
-        # Aligned within the section, wherever that stands in the file.
+        # Align within the section, whatever the section's offset in the file.
         at = begin + -(-(after - begin) // ALIGNMENT) * ALIGNMENT
     if at < end and any(read(at, min(end - at, _HEADER.size))):
         problem(f"the file ends within the fat binary at byte {at}")
 
 
 def _entries(read: Read, begin: int, end: int, problem: Tell, *, is_cut: bool) -> tuple[list[Code], int]:
-    """Return the entries of one container, and where to look for the next one.
+    """Return the entries of one container, and the offset at which to search for the next container.
 
-    `is_cut`: `end` is not where the container says it ends; the next one may begin before.
+    `is_cut`: `end` is not the end that the container states; the next container may begin earlier.
     """
     at = begin
     codes: list[Code] = []
@@ -94,16 +94,16 @@ def _entries(read: Read, begin: int, end: int, problem: Tell, *, is_cut: bool) -
             problem(f"the file ends within the entry at byte {at}")
             return codes, end
         if head.startswith(MAGIC_BYTES):
-            # The container's own size was wrong.
+            # The size in the container's header was wrong.
             return codes, at
         fields = _ENTRY.unpack(head)
         kind, version, header_bytes, stored_bytes = fields[:4]
         after = at + header_bytes + stored_bytes
         if header_bytes < SMALLEST_ENTRY_BYTES or after > end:
-            problem(f"the entry at byte {at} is longer than its fat binary: it is left out with what stands behind it")
+            problem(f"the entry at byte {at} is longer than its fat binary: it is left out with everything after it")
             return codes, at + SMALLEST_ENTRY_BYTES if is_cut else end
         if version != ENTRY_VERSION:
-            problem(f"the entry at byte {at} is of version {version:#x}, which is not known: what it holds is not told")
+            problem(f"the entry at byte {at} is of version {version:#x}, which is unknown, so its contents are unknown")
             kind = UNKNOWN_KIND
         codes.append(_code(kind, stored_bytes, fields))
         at = after
@@ -127,7 +127,7 @@ def _code(kind: int, stored_bytes: int, fields: tuple[int, ...]) -> Code:
 
 
 def _next(read: Read, begin: int, end: int) -> int | None:
-    """Tell where the next container begins; None where none is found."""
+    """Return the offset of the next container; None if there is none."""
     at = begin
     while at < min(end, begin + MOST_SEARCHED_BYTES):
         wanted = min(BLOCK_BYTES, end - at)

@@ -1,10 +1,10 @@
-"""Which GPU runs which code: arithmetic on architectures, after NVIDIA's rules of compatibility.
+"""Decide which GPU runs which code, by NVIDIA's rules of compatibility between architectures.
 
-- Machine code runs on its own compute capability and on later minor versions of its major one.
-- PTX is compiled by the driver for its own capability and every later one.
-- `a` code is for exactly its capability, `f` code for its family, in both forms: later minor versions that would run
-  its machine code.
-- Integrated GPUs (Jetson) and others do not run each other's machine code.
+- Machine code runs on its own compute capability, and on later minor versions of the same major version.
+- The driver compiles PTX for the PTX's own capability and every later one.
+- `a` code runs on exactly its own capability, as PTX and as machine code. `f` code runs on its family: later minor
+  versions that would run its machine code.
+- Integrated GPUs (Jetson) and other GPUs do not run each other's machine code.
 
 Sources: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility,
 https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/#gpu-feature-list, torch.cuda.DEVICE_REQUIREMENT
@@ -18,21 +18,21 @@ from dynotune.schema.device_code import Code, Container, ContainerVerdict, Gpu, 
 from dynotune.schema.errors import UsageError
 
 INTEGRATED = frozenset({53, 62, 72, 87, 101})
-"""Architectures of Jetson up to Orin; Thor was 101 before CUDA 13 named it 110."""
+"""Architectures of Jetson up to Orin; Thor was 101 before CUDA 13 changed it to 110."""
 RENAMED = {101: 110}
 
 LARGEST_EMPTY_PTX_BYTES = 72
-"""PTX of this size has its three directives and no function: NVIDIA's libraries hold such of 56 and 68 bytes, and
-nvcc makes 94 of `__global__ void k(){}`."""
+"""PTX up to this size has three directives and no function: NVIDIA's libraries have such PTX of 56 and 68 bytes, and
+nvcc makes 94 bytes of `__global__ void k(){}`."""
 
-# The minor version of PTX is that of CUDA, but not in CUDA 12.
+# The minor version of PTX equals that of CUDA, except in CUDA 12.
 # https://docs.nvidia.com/cuda/parallel-thread-execution/#release-notes
 _PTX_MAJOR = {11: 7, 12: 8, 13: 9}
 _PTX_MINOR_OF_CUDA_12 = (0, 1, 2, 3, 4, 5, 5, 6, 7, 8)
 
 
 def sm_of(compute_capability: str) -> int:
-    """Return `9.0` as 90, `12.1` as 121. Raises UsageError: it is not a compute capability."""
+    """Return `9.0` as 90, `12.1` as 121. Raises UsageError: the text is not a compute capability."""
     found = re.fullmatch(r"(?:sm_|compute_)?(\d{1,2})\.?(\d)", compute_capability.strip())
     if found is None or int(found[1]) == 0:
         raise UsageError(
@@ -43,7 +43,7 @@ def sm_of(compute_capability: str) -> int:
 
 
 def named(arch: str) -> Code | None:
-    """Return code called `sm_90a` or `compute_120`, of no size; None for another name."""
+    """Return the code named `sm_90a` or `compute_120`, with size 0; None for another name."""
     found = re.fullmatch(r"(sm|compute)_(\d{2,3})([af]?)", arch)
     if found is None:
         return None
@@ -52,7 +52,7 @@ def named(arch: str) -> Code | None:
 
 
 def runs(code: Code, sm: int) -> bool:
-    """Tell whether a GPU of architecture `sm` runs this code, after compiling it if it is PTX."""
+    """Tell whether a GPU of architecture `sm` runs this code; PTX counts if the driver can compile it."""
     if code.form == "machine":
         return _machine_code_runs(code, sm)
     if code.form != "ptx":
@@ -73,7 +73,7 @@ def _same(one: int, other: int) -> bool:
 
 
 def newest_ptx(cuda: str) -> tuple[int, int] | None:
-    """Return the newest PTX that a driver for CUDA `cuda` (`13.0`) compiles; None for CUDA that is not known here."""
+    """Return the newest PTX version that a driver for CUDA `cuda` (`13.0`) compiles; None if `cuda` is unknown."""
     major, minor = (int(part) for part in (*cuda.split("."), "0")[:2])
     if major == 12:
         minor = _PTX_MINOR_OF_CUDA_12[min(minor, len(_PTX_MINOR_OF_CUDA_12) - 1)]
@@ -81,9 +81,9 @@ def newest_ptx(cuda: str) -> tuple[int, int] | None:
 
 
 def container_verdict(container: Container, sm: int) -> tuple[ContainerVerdict, Code | None]:
-    """Return what a GPU does with one container, and the code it takes; None if it takes none.
+    """Return what a GPU does with one container, and the code that it uses; None if it can use none.
 
-    The driver takes machine code where some runs, else the newest PTX that it may compile.
+    The driver takes machine code that runs on the GPU, else the newest PTX that it can compile.
     """
     fitting = [code for code in container if runs(code, sm)]
     machine = [code for code in fitting if code.form == "machine"]
@@ -93,7 +93,7 @@ def container_verdict(container: Container, sm: int) -> tuple[ContainerVerdict, 
         chosen = max(fitting, key=_precedence)
         return ("empty" if chosen.code_bytes <= LARGEST_EMPTY_PTX_BYTES else "jit"), chosen
     forms = {code.form for code in container}
-    # A kind that is not known here may be one that this GPU runs.
+    # A code of an unknown kind may be one that this GPU runs.
     return "unknown" if "other" in forms else "cannot" if forms & {"machine", "ptx"} else "empty", None
 
 
@@ -125,8 +125,10 @@ def verdict(containers: Iterable[Container], gpu: Gpu) -> Verdict:
 
 
 def _of_library(num: Counter[str]) -> LibraryVerdict:
-    """Judge a library; NVIDIA's keep kernels for one GPU in containers of their own, beside others': what cannot
-    run there is never called there, and does not make a library useless. So it is said apart."""
+    """Judge a library, and report separately the containers that do not run here.
+
+    NVIDIA's libraries keep kernels for one GPU in separate containers that other GPUs never call.
+    """
     if num["jit"]:
         return "jit"
     if num["unknown"]:

@@ -1,6 +1,6 @@
-"""Samples beside a run, and what they say of a window.
+"""Take samples beside a run, and compute what they show about a window.
 
-Other rooms have `Sampler`, `judge` and `energy` from `dynotune.probe`.
+Other rooms import `Sampler`, `judge` and `energy` from `dynotune.probe`.
 """
 
 __all__ = []

@@ -1,4 +1,4 @@
-"""Arithmetic on samples: what a counter grew by in a window, and which samples say what held inside it."""
+"""Compute from samples the growth of a counter in a window, and select the samples inside the window."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -7,16 +7,16 @@ from dynotune.probe.sources.samples import ByName, Sample
 from dynotune.schema.facts import Missing, Unknown, needed, or_unknown
 
 Counter = Callable[[Sample], float]
-"""A counter of a sample. Raises Missing where it was not counted."""
+"""Read a counter of a sample. Raises Missing if the sample lacks it."""
 
 FELL = Unknown("the counter fell")
 
 
 @or_unknown()
 def growth(samples: Sequence[Sample], counter: Counter, begin_s: float, end_s: float) -> float | Unknown:
-    """Return how much a counter grew from `begin_s` to `end_s`, both within the samples; linear between two of them.
+    """Return a counter's growth from `begin_s` to `end_s`, both within the samples, by linear interpolation.
 
-    Unknown where one of the samples it rests on does not have it, or where it fell.
+    The growth is Unknown if a sample it depends on lacks the counter, or if the counter fell.
     """
     begin, end = _at(samples, counter, begin_s), _at(samples, counter, end_s)
     return end - begin if end >= begin else FELL
@@ -34,7 +34,7 @@ def _at(samples: Sequence[Sample], counter: Counter, time_s: float) -> float:
 
 
 def counted(part: str, field: str, place: int = 0) -> Counter:
-    """Return one counter of a part of the samples, to be given to `growth`; of one GPU, by its place in the samples."""
+    """Return a reader for `growth` of one counter in `part` of the samples; `place` selects a GPU in the samples."""
 
     def counter(sample: Sample) -> float:
         counters = needed(getattr(sample, part))
@@ -62,14 +62,14 @@ def covers(samples: Sequence[Sample], begin_s: float, end_s: float) -> bool:
 
 
 def inside(samples: Sequence[Sample], begin_s: float, end_s: float) -> list[Sample]:
-    """Return samples within a window they cover; for one shorter than their interval, those beside it."""
+    """Return the samples inside a window that the samples cover; for a window between two samples, return those two."""
     found = [sample for sample in samples if begin_s <= sample.time_s <= end_s]
     after = next(at for at, sample in enumerate(samples) if sample.time_s >= end_s)
     return found or list(samples[max(0, after - 1) : after + 1])
 
 
 class Window:
-    """The samples, the two ends, and the samples that say what held inside."""
+    """A window: all samples, its two ends, and the samples inside."""
 
     def __init__(self, samples: Sequence[Sample], begin_s: float, end_s: float) -> None:
         self.samples, self.begin_s, self.end_s = samples, begin_s, end_s
@@ -77,7 +77,7 @@ class Window:
         self.inside = inside(samples, begin_s, end_s)
 
     def growth(self, part: str, field: str, place: int = 0) -> float:
-        """Return growth of one counter over a part of the samples. Raises Missing: it was not counted all along."""
+        """Return the growth of one counter in a part of the samples. Raises Missing: some sample lacks the counter."""
         return self._growth(counted(part, field, place))
 
     def own_cpu_s(self) -> float:
@@ -87,8 +87,8 @@ class Window:
         return needed(growth(self.samples, counter, self.begin_s, self.end_s))
 
     def other_cpu_s(self) -> float:
-        """Return CPU time of our cores that neither the tree nor dynotune used; negative by what the counters disagree.
+        """Return CPU time (s) of our cores that neither the tree nor dynotune used; counter errors can make it < 0.
 
-        Threads of the kernel count as others: nothing says for whom they work.
+        Kernel threads count as others, because their work cannot be attributed.
         """
         return self.growth("cores", "busy_s") - self.growth("tree", "cpu_s") - self.own_cpu_s()

@@ -1,4 +1,4 @@
-"""What NVML says about GPUs at one moment. No CUDA context is made."""
+"""Read the present state of GPUs from NVML, without creating a CUDA context."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -13,25 +13,25 @@ from dynotune.probe.sources.nvml import NvmlUnavailable, answer, close_library, 
 from dynotune.probe.sources.samples import Gpu, GpuProcess
 from dynotune.schema.facts import Unknown, needed, or_unknown
 
-NOT_ASKED = Unknown("GPM counters were not asked for")
-FIRST = Unknown("the first reading has none before it")
+NOT_ASKED = Unknown("GPM counters were not requested")
+FIRST = Unknown("there is no earlier reading")
 NOT_HERE = Unknown("this GPU has no GPM counters: Hopper and later have them")
 
 Fullness = tuple[float | Unknown, float | Unknown]
 
 
 class Gpm:
-    """The counters of one GPU, between one reading and the next; `close` before NVML is."""
+    """Read the counters of one GPU between one reading and the next. Call `close` before closing NVML."""
 
     def __init__(self, library: Any, handle: Any) -> None:
         self._library, self._handle = library, handle
-        self._samples: list[Any] = []  # the last reading, and room for the next
+        self._samples: list[Any] = []  # the last reading, and a buffer for the next one
         self._is_first = True
         found = answer(library, lambda: bool(library.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice))
         self._unknown = found if isinstance(found, Unknown) else None if found else NOT_HERE
 
     def read(self) -> Fullness:
-        """Return the percent of time that a multiprocessor had a warp, and a tensor core was at work; means of all."""
+        """Return the mean percentages of time in which multiprocessors had a warp, and tensor cores were active."""
         found: Any = self._unknown or answer(self._library, self._read)
         return (found, found) if isinstance(found, Unknown) else found
 
@@ -59,17 +59,17 @@ class Gpm:
         return sm, tensor
 
 
-NO_NEW = PcieRates(*[Unknown("the PCIe link was not asked since the sample before")] * 4)
+NO_NEW = PcieRates(*[Unknown("the PCIe link was not read since the previous sample")] * 4)
 NO_RATES: Mapping[int, PcieRates] = {}
-# Questions about the link take milliseconds: PcieMeter asks them, less often.
+# Questions about the link take milliseconds, so PcieMeter asks them less often.
 _ASKED_OTHERWISE = {"clock_reasons", "processes", *(f"pcie_{field}" for field in PcieRates._fields)}
 
 
 class GpuCounters:
-    """Reader of GPUs, again and again.
+    """Read the state of GPUs repeatedly.
 
-    `indices`: NVML's, as `nvml.visible_gpus` gives them, Unknown too; without any, NVML is never loaded.
-    `gpm`: ask how full they are, too.
+    `indices`: NVML indices from `nvml.visible_gpus`, or Unknown; if empty, NVML is not loaded. `gpm`: also read GPM
+    counters.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class GpuCounters:
             self._unavailable = unavailable.unknown
 
     def read(self, ours: Collection[int], pcie: Mapping[int, PcieRates] = NO_RATES) -> list[Gpu] | Unknown:
-        """Read every GPU once; what NVML refuses to say is Unknown.
+        """Read every GPU once; a value that NVML refuses is Unknown.
 
-        `ours`: process ids that are or were in the arm's tree. `pcie`: as `PcieMeter.take` gives it.
+        `ours`: ids of processes that are or were in the measured tree. `pcie`: result of `PcieMeter.take`.
         """
         return self._unresolved or [self._read(index, ours, pcie.get(index, NO_NEW)) for index in self._indices]
 
@@ -152,7 +152,7 @@ class GpuCounters:
 
     @or_unknown()
     def _sm_percent(self, index: int, handle: Any) -> dict[int, int]:
-        """Return each process's highest share since the last question; one that is not listed ran nothing."""
+        """Return each process's highest share since the last question; an unlisted process ran nothing."""
         library, since_us = self._library, self._since_us[index]
         shares: dict[int, int] = {}
         for sample in needed(answer(library, lambda: library.nvmlDeviceGetProcessUtilization(handle, since_us))):

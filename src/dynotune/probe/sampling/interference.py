@@ -1,4 +1,4 @@
-"""Whether something outside the arm's own process tree disturbed a window: arithmetic on samples."""
+"""Decide from samples whether something outside the measured process tree disturbed a window."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -13,55 +13,56 @@ from dynotune.probe.sources.samples import Cores, Gpu, GpuProcess, Quota, Sample
 from dynotune.schema.facts import Missing, Unknown, needed
 
 FOREIGN_SHARE = 0.10
-"""Of the cores we may use. Less is the ordinary background of a shared machine, which both arms meet and the
-pairs average out; one busy process on a machine of up to eight cores is more."""
+"""Share of usable cores. Less is the normal background of a shared machine, which affects baseline and candidate alike
+and averages out. On a machine of up to eight cores, one busy process is more."""
 
 STEAL_SHARE = 0.05
-"""Of the time our cores wanted to run: a step gets longer by as much, and no other core makes up for it."""
+"""Share of the time that our cores wanted to run. A step gets longer by this share; no other core makes up for it."""
 
 STEAL_CORES = 0.05
-"""Below this much of one core, an idle host's share of stolen time is rounding."""
+"""Below this fraction of one core, an idle host's share of stolen time is rounding."""
 
 THROTTLED_SHARE = 0.01
-"""Of the window. Throttling stops every thread at once, so it costs the step what it lasts."""
+"""Share of the window. Throttling stops all threads at once, so it lengthens a step by its whole duration."""
 
 SWAP_PAGES_PER_S = 256.0
-"""1 MiB/s of 4 KiB pages: what a disk does beside other work without being noticed."""
+"""1 MiB/s in pages of 4 KiB, which a disk transfers beside other work without a noticeable effect."""
 
 CLOCK_SHARE = 0.10
-"""Of the samples in the window; a single sample may catch a moment of microseconds."""
+"""Share of the samples in the window; a single sample may catch an event of microseconds."""
 
 TAKEN_SHARE = 0.2
-"""Of the samples in which another process computes on the GPU: more, and the window is of both programs."""
+"""Share of the samples in which another process uses the GPU; above it, the window measures both programs."""
 
 MISMATCH_SHARE = 0.10
-"""The tree cannot use more of our cores than they are busy; beyond this, different things are counted."""
+"""The tree cannot use our cores more than they are busy; a larger excess means that the counters disagree."""
 
 MIN_TICKS = 20
-"""The kernel counts in ticks of 10 ms: in a window of fewer than these, a share of 10% is a tick or two."""
+"""The kernel counts in ticks of 10 ms; in a window of fewer ticks, a share of 10% is one or two ticks."""
 
 SWAP_READAHEAD_PAGES = 8
-"""One major fault brings in up to 2^`vm.page-cluster` pages, 8 by default."""
+"""One major fault reads up to 2^`vm.page-cluster` pages, 8 by default."""
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 CLOCK_CAUSES: dict[str, Callable[[int], bool]] = {
     "power brake": lambda reasons: bool(reasons & HW_POWER_BRAKE),
     "sync boost with other GPUs": lambda reasons: bool(reasons & SYNC_BOOST),
-    # Set beside its cause where there is one; heat is of the program's own making.
+    # NVML sets this reason beside its cause, if there is one; the program itself causes heat.
     "hardware slowdown": lambda reasons: reasons & (HW_SLOWDOWN | HW_THERMAL | HW_POWER_BRAKE) == HW_SLOWDOWN,
 }
-"""Clock event reasons from outside the program's own work. A power cap and heat are of its own making."""
+"""Clock event reasons from outside the program. Power caps and heat result from the program's own work."""
 
 MPS_SERVER = "nvidia-cuda-mps-server"
 
 
 class Interference(msgspec.Struct, frozen=True):
-    """Statements about one window.
+    """Disturbances of one window.
 
     Args:
-        foreign: causes outside the arm's process tree, in words. They are noise, and widen an interval.
-        void: those of them under which the window did not measure the arm at all.
+        foreign: descriptions of causes outside the measured process tree. Such causes add noise, which widens an
+            interval.
+        void: those causes under which the window did not measure the program at all.
     """
 
     foreign: list[str] = []
@@ -70,9 +71,9 @@ class Interference(msgspec.Struct, frozen=True):
 
 
 def judge(samples: Sequence[Sample], begin_s: float, end_s: float) -> Interference:
-    """Judge the window from `begin_s` to `end_s` (CLOCK_MONOTONIC) by the samples around it.
+    """Judge the window from `begin_s` to `end_s` (s, CLOCK_MONOTONIC) by the samples around it.
 
-    Counters are interpolated at both ends.
+    Counters are interpolated at both ends of the window.
 
     Raises ValueError: the window ends before it begins.
     """
@@ -82,7 +83,7 @@ def judge(samples: Sequence[Sample], begin_s: float, end_s: float) -> Interferen
     found = Interference([], [], [])
     for subject, rule in _rules(window):
         try:
-            # One by one: a rule may find something before it misses something.
+            # Apply rules one by one: a rule may report something before another rule lacks data.
             for reason in rule():
                 found.foreign.append(str(reason))
                 if isinstance(reason, _Void):
@@ -106,7 +107,7 @@ def _rules(window: Window) -> Iterator[tuple[str, Callable[[], Iterator[str]]]]:
 
 
 class _Void(str):
-    """A cause that takes the device away."""
+    """A cause that takes the device away from the program."""
 
     __slots__ = ()
 
@@ -116,7 +117,7 @@ def _missing(reason: str) -> Missing:
 
 
 def _one_gpu(samples: Sequence[Sample], at: int) -> list[Gpu]:
-    """Return one GPU, by its place in the samples, at every moment."""
+    """Return the GPU at the place `at` in every sample."""
     return [sample.gpus[at] for sample in samples if not isinstance(sample.gpus, Unknown)]
 
 
@@ -127,14 +128,14 @@ def _cores(window: Window) -> Iterator[str]:
     busy_s, steal_s = window.growth("cores", "busy_s"), window.growth("cores", "steal_s")
     num_cpus = next(sample.cores.num_cpus for sample in window.samples if isinstance(sample.cores, Cores))
     quotas = (sample.quota.cores for sample in window.samples if isinstance(sample.quota, Quota))
-    # Some sandboxes show /proc/stat with zeros.
+    # Some sandboxes show zeros in /proc/stat.
     if window.growth("cores", "counted_s") < 0.5 * num_cpus * window.length_s:
         raise _missing("the kernel does not count the time of our cores")
     usable = min(num_cpus, next(quotas, num_cpus))
     usable_s = usable * window.length_s
     if -others_s > MISMATCH_SHARE * usable_s:
         raise _missing("the counters of our cores and of our processes do not agree")
-    # What others use of the cores beyond our quota takes nothing from us.
+    # Other programs take nothing from us while they use cores beyond our quota.
     taken_s = others_s - (num_cpus - usable) * window.length_s
     for who, used_s in (("other processes", taken_s), ("dynotune itself", window.own_cpu_s())):
         if used_s > FOREIGN_SHARE * usable_s:
@@ -152,7 +153,7 @@ def _quota(window: Window) -> Iterator[str]:
         return
     others_s = window.growth("quota", "usage_s") - window.growth("tree", "cpu_s") - window.own_cpu_s()
     cores = next(sample.quota.cores for sample in window.samples if isinstance(sample.quota, Quota))
-    # A tree that runs into its quota by itself is what is being measured.
+    # If the tree alone reaches its quota, throttling is part of the measurement.
     if others_s > FOREIGN_SHARE * cores * window.length_s:
         yield (
             f"the CPU quota throttled us for {throttled_s:.1f} s, while others under it used "
@@ -167,7 +168,7 @@ def _swap(window: Window) -> Iterator[str]:
         return
     if num_in <= limit:
         raise _missing("pages were swapped out, and the kernel does not say whose")
-    # Every page swapped in for the tree is a major fault of the tree, so what it did not wait for is others'.
+    # Each page swapped in for the tree is a major fault of the tree. Pages without such a fault are others'.
     others = num_in - window.growth("tree", "num_major_faults") * SWAP_READAHEAD_PAGES
     if others <= limit:
         raise _missing("pages were swapped in, perhaps for the command itself")

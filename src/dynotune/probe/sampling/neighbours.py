@@ -1,4 +1,4 @@
-"""What other programs take of the cores, before anything of ours runs."""
+"""Measure how much of the cores other programs use before dynotune starts the command."""
 
 import contextlib
 import os
@@ -14,11 +14,11 @@ LOOK_S = 0.3
 
 
 class Neighbours(NamedTuple):
-    """Programs that run beside us.
+    """Other programs on this machine.
 
     Args:
-        num_cores: processor time that all of them used a second.
-        pid, name: of the one that used most; 0 and "" where none could be seen, as in another container.
+        num_cores: number of cores that they used on average.
+        pid, name: process that used the most; 0 and "" if no process is visible, as from another container.
     """
 
     num_cores: float
@@ -28,7 +28,7 @@ class Neighbours(NamedTuple):
 
 
 def neighbours(cpus: Collection[int], *, root: Path = Path("/"), look_s: float = LOOK_S) -> Neighbours | None:
-    """Look for `look_s` at what uses `cpus`; None where the kernel does not say."""
+    """Measure the use of `cpus` for `look_s` seconds; None if the kernel does not report it."""
     before, processes_before, began_s = counters.cores(cpus, root), _processes(root), time.monotonic()
     time.sleep(look_s)
     after, processes, took_s = counters.cores(cpus, root), _processes(root), time.monotonic() - began_s
@@ -42,7 +42,7 @@ def neighbours(cpus: Collection[int], *, root: Path = Path("/"), look_s: float =
 
 
 def _processes(root: Path) -> dict[int, tuple[str, float]]:
-    """Return name and processor time of each process that we may see."""
+    """Return name and processor time of each visible process."""
     found = {}
     for folder in (root / "proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

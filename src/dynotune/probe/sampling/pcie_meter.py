@@ -1,4 +1,4 @@
-"""The link between host and GPU and what moves over it, asked in a thread of its own: an answer takes 20 ms."""
+"""Read the PCIe link of GPUs and its traffic in a separate thread, because each reading takes 20 ms."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from dynotune.schema.facts import Unknown
 INTERVAL_S = 1.0
 
 CPU_SHARE = 0.002
-"""Of one core, the most this may use: where the driver waits by spinning, it is asked less often."""
+"""Largest share of one core for this thread. If the driver waits by spinning, readings become less frequent."""
 
 STOP_S = 1.0
 
@@ -20,7 +20,7 @@ KIB = 1024
 
 
 class PcieRates(NamedTuple):
-    """PCIe rates of one GPU over 20 ms, and its link right afterwards."""
+    """PCIe rates of one GPU over 20 ms, and the state of its link right afterwards."""
 
     rx_bytes_per_s: int | Unknown
     tx_bytes_per_s: int | Unknown
@@ -29,7 +29,7 @@ class PcieRates(NamedTuple):
 
 
 class PcieMeter:
-    """Meter that asks each GPU in turn, again and again. `indices`: NVML's; without any, no thread is started."""
+    """Read each GPU in turn, repeatedly. `indices`: NVML indices; if empty, no thread starts."""
 
     def __init__(self, indices: Sequence[int], *, interval_s: float = INTERVAL_S, nvml: Any = None) -> None:
         self._indices = list(indices)
@@ -40,22 +40,22 @@ class PcieMeter:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.error: str | None = None
-        """What ended the asking before its time."""
+        """The error that ended the readings early, if any."""
 
     def start(self) -> None:
-        """Go on in a thread until `stop`."""
+        """Read in a thread until `stop`."""
         if self._indices:
             self._thread = threading.Thread(target=self._run, name="dynotune-pcie", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; a driver that does not come back is not waited for."""
+        """End the thread without waiting for a driver that does not answer."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(STOP_S)
 
     def take(self) -> dict[int, PcieRates]:
-        """Take what was read since the last call, the newest of each GPU."""
+        """Return the newest reading of each GPU since the last call."""
         with self._lock:
             taken, self._rates = self._rates, {}
         return taken
@@ -66,13 +66,13 @@ class PcieMeter:
                 while not self._stopping.wait(self._ask(library)):
                     pass
         except NvmlUnavailable:
-            # The sampler asks the same library and says why it is silent.
+            # The sampler uses the same library and reports why it does not answer.
             return
         except Exception as error:
             self.error = f"asking for PCIe throughput ended: {error!r}"
 
     def _ask(self, library: Any) -> float:
-        """Ask every GPU; seconds to wait before the next time."""
+        """Read every GPU; return the seconds to wait before the next round."""
         begin_s, begin_cpu_s = time.monotonic(), time.thread_time()
         rates = {index: self._rates_of(library, index) for index in self._indices if not self._stopping.is_set()}
         with self._lock:

@@ -1,4 +1,4 @@
-"""Tell what the driver counts for one process on one GPU, with the memory of other processes apart."""
+"""Report the GPU memory of one process from the driver's counts, without the memory of other processes."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,11 +8,11 @@ from dynotune.probe.sources.nvml import answer, session, visible_in
 from dynotune.schema.facts import Unknown, needed, or_unknown
 
 MOST_OUTSIDE_BYTES = 3 << 30
-"""The context, modules and libraries of one process hold less beyond torch's allocator."""
+"""The context, modules and libraries of one process use less than this beyond torch's allocator."""
 
 
 class DeviceMemory(NamedTuple):
-    """Memory in use on a GPU in all, and by each process that NVML lists."""
+    """Memory in use on a GPU in total, and by each process that NVML lists."""
 
     used_bytes: int
     by_pid: Mapping[int, int]
@@ -38,14 +38,15 @@ def _memory(nvml: Any, index: int) -> DeviceMemory:
 def own_bytes(
     now: DeviceMemory | Unknown, before: DeviceMemory | Unknown, pid: int, reserved_bytes: int
 ) -> tuple[int | Unknown, str]:
-    """Return the memory of process `pid`, and who tells it; "" if NVML counts it under this number.
+    """Return the memory (bytes) of process `pid`, and its source; "" if NVML lists the process by this id.
 
-    In a container of its own numbers the process is the one that came since the start and holds what its allocator
-    reserved. If NVML lists none there, it holds what the device has more in use.
+    A container may number processes differently. In that case the process is the one that NVML lists since the start,
+    with at least the memory that its allocator reserved. If NVML lists none, the growth of the device's memory in use
+    counts.
     """
     if isinstance(now, Unknown):
         return now, ""
-    if now.by_pid.get(pid, -1) >= reserved_bytes:  # or the number is that of another process outside
+    if now.by_pid.get(pid, -1) >= reserved_bytes:  # or the id belongs to a different process outside the container
         return now.by_pid[pid], ""
     if isinstance(before, Unknown):
         return Unknown("NVML does not list the process: in a container it may have another number outside"), ""

@@ -1,4 +1,4 @@
-"""Watches machine and process tree beside a measured run, in a thread of dynotune's own process."""
+"""Sample the machine and the process tree beside a measured run, in a thread of dynotune's own process."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from dynotune.schema.facts import Unknown, needed, or_unknown
 T = TypeVar("T")
 
 INTERVAL_S = 0.5
-"""A window of a few seconds holds several samples, and the reading stays under 1% of a core."""
+"""With this interval, a window of a few seconds has several samples, and the sampling takes under 1% of a core."""
 
 CPU_SHARE = 0.008
-"""Of one core, the most the reading may use; with the thread that asks for PCIe throughput, 1%. Where a tree of many
-processes takes longer to read, it is read less often."""
+"""Largest share of one core for sampling; with the thread that reads PCIe throughput, the total is 1%. If a large tree
+takes longer to read, samples become less frequent."""
 
 LIMIT_S = 10.0
-"""The most that is waited for one sample. A driver or a kernel that does not answer by then may never do."""
+"""Longest wait for one sample. A driver or a kernel that has not answered by then may never answer."""
 
 
 class Sampler:
-    """Sampler at its start, about every `interval_s`, and at its stop; knows nothing of arms.
+    """Take samples at the start, about every `interval_s` seconds and at the stop, without knowledge of candidates.
 
-    Nothing is waited for longer than `LIMIT_S`. After that no more samples are taken, `errors` says so, and the reading
-    that hangs is left to its thread: what was sampled so far stays, and the rest of the window is not covered.
+    No question waits longer than `LIMIT_S`. After a timeout, no more samples are taken, `errors` has the reason, and
+    the hanging thread is abandoned. Earlier samples stay, and the rest of the window is not covered.
 
     Args:
-        cpus: cores the arm may run on.
-        gpus: NVML indices of the GPUs it sees; Unknown is carried into the judgement.
-        tree_pids: process ids of its tree, parents before children if it can; called for each sample.
-        watched: keep the newest two samples alone, and ask how full the GPUs are, too.
+        cpus: cores that the program may run on.
+        gpus: NVML indices of the GPUs that the program sees; Unknown carries over into the judgement.
+        tree_pids: function that returns the tree's process ids, parents first if possible; called for each sample.
+        watched: keep only the newest two samples, and also read the GPM counters of utilisation.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Sampler:
         self._thread: threading.Thread | None = None
         self._is_stuck = False
         self.errors: list[str] = []
-        """What went wrong with the sampling itself; the window is then not covered, or the file not whole."""
+        """Errors of the sampling itself; with an error, the window is not covered, or the file is incomplete."""
 
     @property
     def samples(self) -> list[Sample]:
@@ -98,7 +98,7 @@ class Sampler:
             self._thread.start()
 
     def stop(self) -> list[Sample]:
-        """End the thread, take the last sample, and give all back. A second call does nothing more."""
+        """End the thread, take the last sample, and release all resources. A second call does nothing."""
         if not self._stopping.is_set():
             self._stopping.set()
             self._in_time(self._end)
@@ -116,11 +116,11 @@ class Sampler:
             self._file.close()
 
     def sample(self) -> Sample | None:
-        """Take one sample now; None, and an error, where it fails or takes too long."""
+        """Take one sample now; on a failure or timeout return None and note the error."""
         return self._in_time(self._sample)
 
     def _in_time(self, question: Callable[[], T]) -> T | None:
-        """Ask it in a thread of its own, which nobody waits for when it hangs."""
+        """Run the question in its own thread, which is abandoned if it hangs."""
         if self._is_stuck:
             return None
         found: list[T] = []
@@ -170,13 +170,13 @@ class Sampler:
                 self._sample()
                 wait_s = max(self._interval_s, (time.thread_time() - begin_cpu_s) / CPU_SHARE)
             except Exception as error:
-                # A thread that dies would do so unseen; the window is then uncovered, and this says why.
+                # A thread would die silently; the window is then not covered, and this error gives the reason.
                 self.errors.append(f"sampling ended: {error!r}")
                 return
 
     def _read(self) -> Sample:
-        # The cores and the tree are subtracted from each other, so they are read back to back; listing the
-        # tree and asking the driver take longer and stand outside.
+        # The tree's time is subtracted from the cores' time, so both are read back to back. Listing the tree and asking
+        # the driver take longer, and happen before and after.
         try:
             pids: list[int] | Unknown = list(self._tree_pids())
         except OSError as error:

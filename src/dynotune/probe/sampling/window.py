@@ -1,4 +1,4 @@
-"""Facts of a window: what the samples say of it, summed up, and the energy that GPUs took. Arithmetic only."""
+"""Compute facts of a window from samples, and the energy that GPUs used in it."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -28,15 +28,15 @@ GPU_SUMMARIES: dict[str, tuple[str, Callable[[Numbers], float]]] = {
     "pcie_generation": ("pcie_generation", max),
     "pcie_width": ("pcie_width", max),
 }
-"""Fact to the field of `Gpu` and how its values become one."""
+"""Map each fact to the field of `Gpu` and the function that summarises its values."""
 
 GPU_NAMES = (*GPU_SUMMARIES, "clock_reasons", "pcie_replays")
 
 
 def over(samples: Sequence[Sample], begin_s: float, end_s: float) -> Facts:
-    """Return facts `window.*` from `begin_s` to `end_s` (CLOCK_MONOTONIC); Unknown if the samples do not cover it.
+    """Return facts `window.*` from `begin_s` to `end_s` (CLOCK_MONOTONIC); Unknown if samples do not cover the window.
 
-    GPU values are those of the samples inside; counters are interpolated at both ends.
+    GPU values come from the samples inside the window; counters are interpolated at both ends.
 
     Raises ValueError: the window ends before it begins.
     """
@@ -71,7 +71,7 @@ def _summary(gpus: Sequence[Gpu], field: str, summarise: Callable[[Numbers], flo
 
 
 def _reasons(gpus: Sequence[Gpu]) -> Value | Unknown:
-    """Return names that were seen, each with the share of samples that had it, the most frequent first."""
+    """Return the reasons seen, each with its share of samples, the most frequent first."""
     masks = [gpu.clock_reasons for gpu in gpus if not isinstance(gpu.clock_reasons, Unknown)]
     if not masks:
         return next(gpu.clock_reasons for gpu in gpus if isinstance(gpu.clock_reasons, Unknown))
@@ -100,13 +100,13 @@ HOST: dict[str, Callable[[Window], Value | Unknown]] = {
 }
 
 NAMES = (*(f"window.{name}" for name in GPU_NAMES), *HOST)
-"""Always answered; of further GPUs besides, as `window1.sm_clock_mhz`, …."""
+"""Facts that are always answered; further GPUs add facts such as `window1.sm_clock_mhz`."""
 
 
 class Energy(msgspec.Struct, frozen=True, tag="energy"):
     """Energy of all GPUs that the program used, together.
 
-    `source`: `counter`: NVML counts it itself; `power`: sampled power, straight lines between samples.
+    `source`: `counter` is NVML's own energy counter; `power` integrates sampled power linearly.
     """
 
     joules: float
@@ -115,10 +115,10 @@ class Energy(msgspec.Struct, frozen=True, tag="energy"):
 
 @or_unknown()
 def energy(samples: Sequence[Sample], begin_s: float, end_s: float) -> Energy | Unknown:
-    """Return energy of the window from `begin_s` to `end_s` (CLOCK_MONOTONIC), counters interpolated at both ends.
+    """Return the energy of the window from `begin_s` to `end_s` (s, CLOCK_MONOTONIC), interpolated at both ends.
 
-    Counted are the GPUs on which the tree has a process; where process ids cannot be compared, all it may use. Idle
-    power is part of it.
+    The sum covers GPUs on which the tree has a process; if process ids cannot be compared, it covers all GPUs that the
+    tree may use. Idle power is included.
 
     Raises ValueError: the window ends before it begins.
     """
@@ -126,7 +126,7 @@ def energy(samples: Sequence[Sample], begin_s: float, end_s: float) -> Energy | 
         return Unknown("the samples do not cover the window")
     places = _places(samples)
     by_counter = total(growth(samples, counted("gpus", "energy_j", place), begin_s, end_s) for place in places)
-    # A counter that did not move is one that does not count: a GPU takes power even when idle.
+    # A counter that does not move does not count: a GPU uses power even when idle.
     if not isinstance(by_counter, Unknown) and by_counter > 0:
         return Energy(by_counter, "counter")
     powers = [counted("gpus", "power_w", place) for place in places]
@@ -152,7 +152,7 @@ def _places(samples: Sequence[Sample]) -> list[int]:
 
 @or_unknown()
 def _integral(samples: Sequence[Sample], value: Counter, begin_s: float, end_s: float) -> float:
-    """Integrate the straight lines between samples, over the window."""
+    """Integrate the linear interpolation of the samples over the window."""
     found = 0.0
     for left, right in pairwise(samples):
         since, until = max(begin_s, left.time_s), min(end_s, right.time_s)

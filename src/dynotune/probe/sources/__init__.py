@@ -1,7 +1,7 @@
-"""Where facts come from: the kernel's files and counters, NVML, an interpreter.
+"""Read the sources of facts: the kernel's files and counters, NVML, and an interpreter.
 
-Sources read; names and units of facts are given in `probe.facts`. Throughout the room, `root` is the folder in which
-`/proc`, `/sys` and `/dev` stand, and `nvml` is used in place of `pynvml`.
+`probe.facts` gives names and units to what the sources read. In the whole room, `root` is the folder that contains
+`/proc`, `/sys` and `/dev`, and `nvml` stands in for `pynvml`.
 """
 
 from dynotune.probe.sources.interpreter import PYTHON

@@ -1,4 +1,4 @@
-"""Why a GPU's clock is where it is: the bits of NVML's event reasons, and our names for them.
+"""Name the reasons for a GPU's present clock: the bits of NVML's clock event reasons.
 
 Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
 """
@@ -21,18 +21,18 @@ NAMES = {
 
 
 def names(mask: int) -> list[str]:
-    """Return names of the bits that are set; one that NVML added since is named by its value."""
+    """Return the names of the set bits; a bit that NVML added later is named by its value."""
     known = [name for bit, name in NAMES.items() if mask & bit]
     unnamed = mask & ~sum(NAMES)
     return [*known, *([f"reason-{unnamed:#x}"] if unnamed else [])]
 
 
 def ask(nvml: Any, handle: Any) -> int:
-    """Ask for the mask of one GPU now. Raises NVMLError: NVML does not say."""
+    """Return the present mask of one GPU. Raises NVMLError: NVML does not report it."""
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
     except nvml.NVMLError as error:
         if error.value != nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
             raise
-        # The same mask by its name in drivers before 535.
+        # In drivers before 535 the same mask has another name.
         return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))

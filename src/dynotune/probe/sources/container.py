@@ -1,4 +1,4 @@
-"""What the kernel's control groups and namespaces allow us: CPU quota, memory limit, kind of container."""
+"""Read limits from the kernel's control groups and namespaces: CPU quota, memory limit, kind of container."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import NamedTuple
 from dynotune.probe.sources.kernel_files import read
 from dynotune.schema.facts import Unknown, needed, or_unknown
 
-# Inode numbers of the first namespaces of a kernel, fixed in include/linux/proc_ns.h.
+# Inode numbers of a kernel's initial namespaces, fixed in include/linux/proc_ns.h.
 INITIAL_NAMESPACES = {"pid": 4026531836, "uts": 4026531838, "cgroup": 4026531835}
 
-# cgroup v1 writes "no limit" as the largest page-aligned number; nothing real comes near it.
+# cgroup v1 writes "no limit" as the largest page-aligned number, which no real limit comes near.
 V1_UNLIMITED_BYTES = 1 << 60
 
 GVISOR_VERSION = "Sun Jan 10 15:06:54 PST 2016"
-"""gVisor gives every kernel it imitates this build date."""
+"""gVisor reports this build date for every kernel that it imitates."""
 
 
 def cgroup_levels(controller: str, root: Path = Path("/")) -> list[Path] | Unknown:
-    """Return directories of this process's cgroup that hold `controller` (`cpu`, `memory`), innermost first.
+    """Return the directories of this process's cgroup that have `controller` (`cpu`, `memory`), innermost first.
 
-    Limits count at every level, so all levels we can see are returned. Empty where the kernel has no cgroups.
+    Limits apply at every level, so all visible levels are returned. The list is empty if the kernel has no cgroups.
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html, cgroups(7), proc_pid_mountinfo(5).
     """
     try:
@@ -51,7 +51,7 @@ def _cgroup_mount(mounts: list[Mount], controller: str | None) -> Mount | None:
 
 
 class Mount(NamedTuple):
-    """A line of mountinfo: where it is mounted, which folder of the file system, its type, and all options."""
+    """A line of mountinfo: mount point, folder within the file system, type, and all options."""
 
     point: str
     root: str
@@ -74,8 +74,8 @@ def mounts_of_self(root: Path) -> list[Mount]:
 def _levels(mount_point: Path, mount_root: str, path: str) -> list[Path]:
     inside = path.removeprefix(mount_root) if mount_root != "/" else path
     parts = [part for part in inside.split("/") if part]
-    # A group outside the part that is mounted here shows as `/../…`, or under another root: only the
-    # limits of the mounted part can be seen then.
+    # A cgroup outside the mounted part appears as `/../…` or under another root. Then only the mounted limits are
+    # visible.
     if ".." in parts or not (mount_point / "/".join(parts)).is_dir():
         parts = []
     return [mount_point.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
@@ -89,7 +89,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 @or_unknown("the CPU quota")
 def cpu_limits(root: Path = Path("/")) -> dict[Path, float]:
-    """Return every CPU bandwidth limit on this process: the directory of its cgroup, and cores."""
+    """Return every CPU bandwidth limit on this process, as the cgroup's directory and a number of cores."""
     quotas = {level: _quota_at(level) for level in needed(cgroup_levels("cpu", root))}
     return {level: quota for level, quota in quotas.items() if quota is not None}
 
@@ -116,9 +116,9 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
 
 
 def kind(root: Path = Path("/")) -> str | Unknown | None:
-    """Return `docker`, `podman`, `kubernetes`, `lxc`, `gvisor`, …; None where we are in no container.
+    """Return `docker`, `podman`, `kubernetes`, `lxc`, `gvisor`, …; None outside containers.
 
-    A marker file alone proves nothing: an image may have become a virtual machine's disk.
+    A marker file alone proves nothing, because an image may have become a virtual machine's disk.
     """
     version = read(root / "proc/version")
     if GVISOR_VERSION in version:
@@ -148,7 +148,7 @@ def _marker(root: Path) -> str | None:
 
 
 def in_initial_pid_namespace(root: Path = Path("/")) -> bool:
-    """Tell whether process ids seen here are the kernel's own, those a driver reports. False if it cannot be told."""
+    """Tell whether process ids here are the kernel's own, which drivers report. Return False if that is unknown."""
     return _in_initial_namespace("pid", root) is True
 
 

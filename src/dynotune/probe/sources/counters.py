@@ -1,6 +1,6 @@
-"""The kernel's counters, read once: cores, a process tree and its memory, the CPU quota, swap.
+"""Read the kernel's counters once: cores, a process tree and its memory, the CPU quota, swap.
 
-Each reader takes the root under which `/proc` and `/sys` stand; what the kernel does not count is Unknown.
+Each reader takes the root that contains `/proc` and `/sys`. A value that the kernel does not count is Unknown.
 """
 
 import os
@@ -18,14 +18,14 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 VMSTAT = frozenset({"pswpin", "pswpout", "numa_pte_updates"})
 
 MIN_THREADS = 64
-"""A tree of so few threads is walked in any case: it is read in under a millisecond."""
+"""A tree of at most so many threads is always walked, because that takes under a millisecond."""
 
 
 @or_unknown("/proc/stat")
 def cores(cpus: Collection[int], root: Path = Path("/")) -> Cores | Unknown:
     """Sum the time of the cores `cpus`. Source: proc_stat(5).
 
-    Only these: in a container `/proc/stat` may be the host's, with cores that we may not use.
+    Other cores are left out: in a container, `/proc/stat` may list the host's cores, which we may not use.
     """
     wanted = {f"cpu{cpu}" for cpu in cpus}
     busy = idle = steal = num_found = 0
@@ -37,7 +37,7 @@ def cores(cpus: Collection[int], root: Path = Path("/")) -> Cores | Unknown:
             if name in wanted:
                 user, nice, system, idling, iowait, _irq, _softirq, stolen = map(int, rest[:8])
                 num_found += 1
-                # Interrupts belong to no process: time in them is nobody's, not another's.
+                # Interrupts belong to no process, so their time is not attributed to another process either.
                 busy += user + nice + system
                 idle += idling + iowait
                 steal += stolen
@@ -47,7 +47,7 @@ def cores(cpus: Collection[int], root: Path = Path("/")) -> Cores | Unknown:
 
 
 class _Usage(NamedTuple):
-    """Usage of one process: itself, and the children it has waited for, with theirs."""
+    """Usage of one process: its own, and that of its reaped children and their children."""
 
     own_ticks: int
     own_faults: int
@@ -56,18 +56,18 @@ class _Usage(NamedTuple):
 
 
 class TreeCounter:
-    """CPU time and major faults of a process tree whose members come and go.
+    """Count CPU time and major faults of a process tree whose members come and go.
 
-    When a process ends, its counts pass to whoever waits for it, or are lost when nobody in the tree does.
-    So the growth of three things is summed: what living processes used themselves, what new ones bring
-    along, and what ended children handed over, less what was already counted of those that vanished.
+    When a process ends, its counts pass to the process that waits for it, or are lost if nobody in the tree waits. So
+    the growth sums three amounts: the use of living processes themselves, the counts that new processes bring, and the
+    counts that ended children passed on, minus what was already counted of vanished processes.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._proc = str(root / "proc")
         self._seen: dict[tuple[int, int], _Usage] = {}
-        # Counted already, but not yet handed over: a process may end between the reading of its parent and
-        # its own. Kept for one reading, since what nobody waits for is never handed over.
+        # Counts that are already included but not passed on yet, because a process may end after its parent was read.
+        # They are kept for one reading, since counts of a process that nobody waits for are never passed on.
         self._owed = (0, 0)
         self._ticks = 0
         self._faults = 0
@@ -75,14 +75,14 @@ class TreeCounter:
 
     @property
     def pids(self) -> frozenset[int]:
-        """Return every process id that has been in the tree."""
+        """Return the id of every process that has been in the tree."""
         return frozenset(self._pids)
 
     def read(self, pids: Iterable[int]) -> Tree:
-        """Count once more. A process seen before belongs to the tree until it ends; ending is no error."""
+        """Read the counts again. A known process belongs to the tree until it ends; its end is no error."""
         listed = set(pids)
         living: dict[tuple[int, int], _Usage] = {}
-        # Parents first: a child read before its parent could end in between and be counted in both.
+        # Read parents first: a child read before its parent could end in between and be counted in both.
         for pid in sorted(listed | {pid for pid, _ in self._seen}):
             found = self._usage(pid)
             if found is not None and (pid in listed or (pid, found[0]) in self._seen):
@@ -102,7 +102,7 @@ class TreeCounter:
         return Tree(cpu_s=self._ticks * TICK_S, num_major_faults=self._faults)
 
     def _usage(self, pid: int) -> tuple[int, _Usage] | None:
-        """Start time, which tells a reused process id apart, and counts."""
+        """Return the start time, which distinguishes reused process ids, and the counts."""
         found = stat_fields(f"{self._proc}/{pid}")
         if found is None:
             return None
@@ -113,27 +113,27 @@ class TreeCounter:
 
 
 PARENT, USER_TICKS, SYSTEM_TICKS = 1, 11, 12
-"""Places in what `stat_fields` gives."""
+"""Positions in the result of `stat_fields`."""
 
 
 def stat_fields(folder: str) -> tuple[str, list[bytes]] | None:
-    """Read name and `stat`, from field 3 on, of a process or thread folder in `/proc`; None when it is gone.
+    """Read the name and `stat`, from field 3 on, of a process or thread folder in `/proc`; None if it is gone.
 
     Source: proc_pid_stat(5).
     """
     line = read_proc(f"{folder}/stat")
     if not line:
         return None
-    # The name may hold blanks and brackets; the numbers begin after the last one.
+    # The name may contain blanks and brackets; the numbers begin after the last bracket.
     name_end = line.rindex(b")")
     return line[line.index(b"(") + 1 : name_end].decode(errors="replace"), line[name_end + 2 :].split()
 
 
 def descendants(pid: int, root: Path = Path("/")) -> list[int]:
-    """Return `pid` and every process below it, parents before children; empty when it is gone.
+    """Return `pid` and every process below it, parents before children; empty if it is gone.
 
-    The kernel lists children by thread (CONFIG_PROC_CHILDREN). Where it does not, or the tree has more
-    threads than the machine has processes, every process is asked for its parent.
+    The kernel lists children by thread (CONFIG_PROC_CHILDREN). Without that list, or if the tree has more threads than
+    the machine has processes, the parent of every process is read instead.
     """
     proc = str(root / "proc")
     num_threads_left = sum(entry.name.isdigit() for entry in os.scandir(proc)) + MIN_THREADS
@@ -169,13 +169,13 @@ def _descendants_by_parent(pid: int, proc: str) -> list[int]:
 
 
 def read_proc(path: str) -> bytes | None:
-    """Read a file of `/proc`, None when its process is gone. Many are read per second, so without `pathlib`."""
+    """Read a file of `/proc`; None if its process is gone. Avoid `pathlib`, because many files are read per second."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError):
         return None
     try:
-        # The kernel may hand over a page at a time.
+        # The kernel may return one page at a time.
         return b"".join(iter(lambda: os.read(descriptor, 1 << 16), b""))
     except ProcessLookupError:
         return None
@@ -185,9 +185,9 @@ def read_proc(path: str) -> bytes | None:
 
 @or_unknown()
 def quota(limits: Mapping[Path, float] | Unknown) -> Quota | Unknown | None:
-    """Tell how the tightest of the CPU bandwidth limits was felt; None if there is none.
+    """Read the throttling by the tightest of the CPU bandwidth limits; None if there is none.
 
-    `limits` are as `container.cpu_limits` gives them.
+    `limits`: result of `container.cpu_limits`.
     """
     cores = needed(limits)
     if not cores:
@@ -196,12 +196,12 @@ def quota(limits: Mapping[Path, float] | Unknown) -> Quota | Unknown | None:
     try:
         words = (level / "cpu.stat").read_text().split()
         stat = dict(zip(words[::2], map(int, words[1::2]), strict=True))
-        # Version 2 counts microseconds, version 1 nanoseconds and its usage in a file of its own.
+        # Version 2 counts microseconds. Version 1 counts nanoseconds, and has its usage in a separate file.
         version_2 = "usage_usec" in stat
         throttled_s = stat["throttled_usec"] / 1e6 if version_2 else stat["throttled_time"] / 1e9
         num_throttled = stat["nr_throttled"]
     except (OSError, ValueError, KeyError) as error:
-        return Unknown(f"cpu.stat does not say how often the CPU quota was felt: {error}")
+        return Unknown(f"cpu.stat does not count how often the CPU quota throttled: {error}")
     usage_s = stat["usage_usec"] / 1e6 if version_2 else _usage_version_1(level)
     return Quota(cores=cores[level], num_throttled=num_throttled, throttled_s=throttled_s, usage_s=usage_s)
 
@@ -215,14 +215,14 @@ def _usage_version_1(level: Path) -> float | Unknown:
 
 @or_unknown("/proc/vmstat")
 def vmstat(root: Path = Path("/")) -> ByName:
-    """Return counters of the machine's memory since it started. Source: proc_vmstat(5)."""
+    """Return memory counters of the machine since boot. Source: proc_vmstat(5)."""
     counted = kernel_files.counts(root / "proc/vmstat").items()
     return ByName(values={name: value for name, value in counted if name in VMSTAT})
 
 
 @or_unknown("memory.events")
 def memory_events(file: Path | Unknown) -> ByName:
-    """Tell how often the memory limit of our control group was felt; `file` is of `host_memory.memory_events_file`."""
+    """Read how often our control group reached its memory limit; `file` comes from `host_memory.memory_events_file`."""
     return ByName(values=dict(kernel_files.counts(needed(file))))
 
 
@@ -231,10 +231,10 @@ _PSS = re.compile(rb"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 @or_unknown()
 def tree_bytes(pids: Iterable[int] | Unknown, root: Path = Path("/")) -> int | Unknown:
-    """Sum the proportional set sizes. A process that has ended counts for nothing.
+    """Sum the proportional set sizes (PSS) in bytes. An ended process counts as zero.
 
-    The kernel walks the page tables of each process for it, a few milliseconds of a large one: not for runs whose time
-    is what counts.
+    The kernel walks the page tables of each process for this sum, which takes a few milliseconds for a large process.
+    So do not call it in runs that are timed.
 
     Source: proc_pid_smaps(5).
     """
@@ -246,6 +246,6 @@ def tree_bytes(pids: Iterable[int] | Unknown, root: Path = Path("/")) -> int | U
             continue
         except OSError as error:
             return Unknown(f"the memory of process {pid} cannot be read: {error.strerror}")
-        # Of a process that is ending the file is empty.
+        # The file is empty while the process is ending.
         total += int(found[1]) * 1024 if found else 0
     return total or Unknown("no process of the tree was there to be asked for its memory")

@@ -1,4 +1,4 @@
-"""Which Python a command will start, told from the command alone: by PATH, shebang and a few launchers."""
+"""Find the Python that a command will start from the command alone: by PATH, shebang and a few known launchers."""
 
 import contextlib
 import json
@@ -19,38 +19,38 @@ from dynotune.schema.facts import Unknown, needed, or_unknown
 PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*t?)?")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish", "ash"})
 
-# Programs that run another one, given somewhere among their arguments.
+# Programs that run another program, which is one of their arguments.
 WRAPPERS = frozenset(
     {"env", "nohup", "setsid", "time", "nice", "ionice", "chrt", "taskset", "numactl", "stdbuf", "timeout"}
 )
 
-# Tools that choose or build the environment themselves.
+# Tools that choose or create the environment themselves.
 ENVIRONMENT_TOOLS = frozenset(
     {"uvx", "pipx", "poetry", "pdm", "hatch", "conda", "mamba", "micromamba", "pixi", "rye", "pipenv", "nox", "tox"}
 )
 
-# Options under which `uv run` uses another environment than the project's `.venv`.
+# Options with which `uv run` does not use the project's `.venv`.
 UV_ELSEWHERE = frozenset(
     {"--with", "--with-editable", "--with-requirements", "--isolated", "--python", "-p", "--no-project", "--active"}
     | {"--project", "--directory", "--script", "-s", "--package", "--all-packages"}
 )
 
-# pip, uv and distlib write this into a script whose interpreter's path is too long for a shebang.
+# pip, uv and distlib write this into a script if its interpreter's path is too long for a shebang.
 LONG_SHEBANG = re.compile(r"""^'''exec' (?P<python>"[^"]+"|'[^']+'|\S+) "\$0" "\$@"$""")
 
 MAX_INDIRECTIONS = 8
 
 MARK = "dynotune-facts:"
-"""Before the JSON that an interpreter answers with; a user's sitecustomize may print too."""
+"""Printed before the JSON of an interpreter's answer, because a user's sitecustomize may print too."""
 
 
 def interpreter(
     command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLike[str] | None = None
 ) -> str | Unknown:
-    """Return the Python that `command` will run in, as a path to start; Unknown if only a run would tell.
+    """Return the path of the Python that `command` will run in; Unknown if only a run would show it.
 
-    Knows `python …`, scripts with a shebang (`torchrun`, `accelerate`, `yolo`), `uv run …` in a project whose
-    `.venv` exists, and wrappers such as `nice` and `numactl`. A shell line is not read.
+    Supported are `python …`, scripts with a shebang (`torchrun`, `accelerate`, `yolo`), `uv run …` in a project whose
+    `.venv` exists, and wrappers such as `nice` and `numactl`. A shell command line is not parsed.
     """
     return _resolve(list(command), env, Path(cwd or "").absolute(), MAX_INDIRECTIONS)
 
@@ -77,7 +77,7 @@ def interpreter_asked(
 
 
 def program(command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLike[str] | None = None) -> Path | None:
-    """Return the file that `command` starts, behind wrappers such as `nice`; None where it is not found."""
+    """Return the file that `command` starts, behind wrappers such as `nice`; None if it is not found."""
     place = Path(cwd or "").absolute()
     left = list(command)
     while left:
@@ -89,7 +89,7 @@ def program(command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLi
 
 
 def _behind(command: list[str], env: Mapping[str, str], cwd: Path) -> int:
-    """Return the place of the first argument that leads to a program, past options and their values; else the end."""
+    """Return the position of the first argument that may be a program, after options and their values; else the end."""
     places = (at for at, word in enumerate(command) if at and not word.startswith("-") and _which(word, env, cwd))
     return next(places, len(command))
 
@@ -125,7 +125,7 @@ def _which(name: str, env: Mapping[str, str], cwd: Path) -> Path | None:
     if "/" in name:
         path = cwd / name
         return path if path.is_file() and os.access(path, os.X_OK) else None
-    # An entry of PATH may be relative: then it means the command's directory, not ours.
+    # A relative entry of PATH refers to the command's working directory, not to dynotune's.
     search = [str(cwd / entry) for entry in env.get("PATH", os.defpath).split(os.pathsep)]
     found = shutil.which(name, path=os.pathsep.join(search))
     return Path(found) if found else None
@@ -189,7 +189,7 @@ def answer(
     timeout_s: float,
     late: str = "did not answer",
 ) -> Any:
-    """Return what an interpreter prints behind `MARK`, which is JSON, when it runs `question`."""
+    """Run `question` in an interpreter, and return the JSON that it prints after `MARK`."""
     late = f"{python} {late} within {timeout_s:g} s"
     exit_code, stdout, stderr = needed(run_python(python, ["-c", question], cwd, env, timeout_s, late))
     lines = stdout.decode(errors="replace").splitlines()
@@ -208,7 +208,7 @@ def run_python(
     timeout_s: float,
     late: str,
 ) -> tuple[int, bytes, bytes] | Unknown:
-    """Run an interpreter to its end, in a session of its own.
+    """Run an interpreter to its end, in its own session.
 
     Returns:
         Exit code, standard output and standard error; Unknown if it cannot be started, or `late` if it takes too long.
@@ -231,7 +231,7 @@ def run_python(
         try:
             stdout, stderr = child.communicate(timeout=timeout_s)
         except BaseException as error:
-            # Its children hold its pipes open too, and no Ctrl-C of the terminal reaches its session.
+            # Its children also hold its pipes open, and the terminal's Ctrl-C does not reach its session.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             if not isinstance(error, subprocess.TimeoutExpired):

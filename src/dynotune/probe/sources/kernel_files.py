@@ -1,4 +1,4 @@
-"""Small files below `/proc` and `/sys`: their text, or why it cannot be had."""
+"""Read small files below `/proc` and `/sys`: their text, or why it is unavailable."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ def text(root: Path, name: str) -> str | Unknown:
 
 
 def read(path: Path) -> str:
-    """Read the text of a file; "" if it cannot be had."""
+    """Read the text of a file; "" if that fails."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -25,13 +25,13 @@ def read(path: Path) -> str:
 
 
 def cpu_field(root: Path, name: str) -> str | None:
-    """Return what `/proc/cpuinfo` says under `name` of the first processor that has it."""
+    """Return the value of `name` in `/proc/cpuinfo`, for the first processor that has this field."""
     found = re.search(rf"^{name}[ \t]*:(.*)$", read(root / "proc/cpuinfo"), re.MULTILINE)
     return found[1].strip() if found else None
 
 
 def process_name(pid: int, root: Path) -> str | None:
-    """Return the name; None if no process of that id can be seen here."""
+    """Return the process's name; None if no process with that id is visible here."""
     return read(root / f"proc/{pid}/comm").strip() or None
 
 
@@ -46,7 +46,7 @@ def number(root: Path, name: str) -> int | Unknown:
 
 @or_unknown()
 def numbers(root: Path, name: str) -> list[int | str] | Unknown:
-    """Return the file's numbers, between blanks."""
+    """Return the numbers in the file, which are separated by blanks."""
     found = needed(text(root, name))
     try:
         return [int(word) for word in found.split()]
@@ -56,7 +56,7 @@ def numbers(root: Path, name: str) -> list[int | str] | Unknown:
 
 @or_unknown()
 def chosen(root: Path, name: str) -> str | Unknown:
-    """Return the word in brackets, of a file such as `always [madvise] never`."""
+    """Return the word in brackets, in a file such as `always [madvise] never`."""
     found = needed(text(root, name))
     word = re.search(r"\[(\S+)\]", found)
     return word[1] if word else Unknown(f"/{name} marks none of its words: {found[:40]}")
@@ -64,15 +64,15 @@ def chosen(root: Path, name: str) -> str | Unknown:
 
 @or_unknown()
 def sizes(root: Path, name: str = "proc/meminfo") -> dict[str, int]:
-    """Read lines `Name:  12 kB`, in bytes."""
+    """Read lines such as `Name:  12 kB`; return bytes."""
     lines = re.findall(r"^(\w+):\s+(\d+) kB$", needed(text(root, name)), re.MULTILINE)
     return {key: int(value) * 1024 for key, value in lines}
 
 
 def counts(path: Path) -> dict[str, int]:
-    """Read lines `name 12`, of `memory.events` and the like.
+    """Read lines such as `name 12`, as in `memory.events`.
 
-    Raises OSError, ValueError: it cannot be read, or is no such file.
+    Raises OSError, ValueError: the file cannot be read, or has another format.
     """
     pairs = (line.split() for line in path.read_text().splitlines())
     return {name: int(value) for name, value in pairs}

@@ -1,4 +1,4 @@
-"""Facts of the GPUs that a command will see, from the driver's management library, without a CUDA context."""
+"""Read facts of the GPUs that a command will see, from the driver's management library, without a CUDA context."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from dynotune.schema.facts import Facts, Missing, Unknown, Value
 T = TypeVar("T")
 
 DEVICE_NODES = ("nvidia*", "nvhost*")
-"""Device files of NVIDIA's drivers; with one of them, a missing library does not mean a missing GPU."""
+"""Device files of NVIDIA's drivers. If one exists, a missing library does not mean that there is no GPU."""
 
 
 IDENTITY: dict[str, Callable[[Any, Any], Value]] = {
@@ -21,11 +21,11 @@ IDENTITY: dict[str, Callable[[Any, Any], Value]] = {
     "compute_capability": lambda nvml, gpu: "{}.{}".format(*nvml.nvmlDeviceGetCudaComputeCapability(gpu)),
     "memory_bytes": lambda nvml, gpu: int(nvml.nvmlDeviceGetMemoryInfo(gpu).total),
 }
-"""What `identity` asks of one GPU."""
+"""Questions of `identity` about one GPU."""
 
 
 class NvmlUnavailable(Missing):
-    """Error: NVML cannot be used here. `reason`: why, in words. `no_library`: there is no driver library."""
+    """Error: NVML cannot be used here. `reason`: text of the cause. `no_library`: the driver library is missing."""
 
     def __init__(self, reason: str, *, no_library: bool = False) -> None:
         super().__init__(Unknown(reason))
@@ -35,7 +35,7 @@ class NvmlUnavailable(Missing):
 
 @contextmanager
 def session(nvml: Any = None) -> Iterator[Any]:
-    """Yield the `pynvml` module, initialised; shut down at the end.
+    """Yield the `pynvml` module, initialised; shut it down at the end.
 
     Raises NvmlUnavailable: no library, no driver, or a driver that does not answer.
     """
@@ -47,9 +47,9 @@ def session(nvml: Any = None) -> Iterator[Any]:
 
 
 def open_library(nvml: Any = None) -> Any:
-    """Open as `session`, for those that outlive a block; the caller ends it with `close_library`.
+    """Open NVML like `session`, without a `with` block; the caller ends it with `close_library`.
 
-    Raises NvmlUnavailable: as `session`.
+    Raises NvmlUnavailable: as for `session`.
     """
     nvml = _pynvml() if nvml is None else nvml
     try:
@@ -62,7 +62,7 @@ def open_library(nvml: Any = None) -> Any:
 
 
 def close_library(nvml: Any) -> None:
-    """Let go of NVML. After a GPU was lost it may refuse; nothing more can be asked of it then, and nothing is."""
+    """Shut down NVML. After a GPU was lost NVML may refuse; the refusal is ignored, since no further call follows."""
     with suppress(nvml.NVMLError):
         nvml.nvmlShutdown()
 
@@ -76,7 +76,7 @@ def _pynvml() -> Any:
 
 
 def answer(nvml: Any, call: Callable[[], T]) -> T | Unknown:
-    """Return the result of `call`, or Unknown if NVML refuses to say."""
+    """Return the result of `call`, or Unknown if NVML refuses it."""
     try:
         return call()
     except nvml.NVMLError as error:
@@ -84,10 +84,9 @@ def answer(nvml: Any, call: Callable[[], T]) -> T | Unknown:
 
 
 def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev")) -> Facts:
-    """Return facts `gpu.*`: count and driver, the rest of the first GPU that a command under `env` sees.
+    """Return facts `gpu.*`: count, driver, and the first GPU that a command under `env` sees.
 
-    `gpu.count` is 0 only where there is neither a driver library nor a device file, or where
-    `CUDA_VISIBLE_DEVICES` hides every GPU.
+    `gpu.count` is 0 only if no driver library and no device file exists, or if `CUDA_VISIBLE_DEVICES` hides all.
     """
     try:
         with session(nvml) as library:
@@ -110,7 +109,7 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"))
 
 
 def visible_gpus(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev")) -> list[int] | Unknown:
-    """Return NVML indices of the GPUs that a command under `env` sees, in its order; empty where `gpu.count` is 0."""
+    """Return NVML indices of the GPUs that a command under `env` sees, in its order; empty if `gpu.count` is 0."""
     try:
         with session(nvml) as library:
             return visible_in(library, env)
@@ -123,10 +122,10 @@ def _no_gpu(unavailable: NvmlUnavailable, dev: Path) -> bool:
 
 
 def choose(visible_devices: str, uuids: Sequence[str]) -> list[int] | Unknown:
-    """Return positions in `uuids` that `CUDA_VISIBLE_DEVICES` selects.
+    """Return the positions in `uuids` that `CUDA_VISIBLE_DEVICES` selects.
 
-    The first entry that names nothing ends the list; a repeated entry hides everything; a UUID may be cut
-    short as long as it stays unique. MIG instances are not resolved.
+    The first entry that matches no GPU ends the list. A repeated entry hides all GPUs. A UUID may be shortened as long
+    as it stays unique. MIG instances are not resolved.
 
     Source: https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
     """
@@ -149,7 +148,7 @@ def choose(visible_devices: str, uuids: Sequence[str]) -> list[int] | Unknown:
 
 
 def visible_in(nvml: Any, env: Mapping[str, str]) -> list[int] | Unknown:
-    """Do as `visible_gpus`, within a session."""
+    """Return the same as `visible_gpus`, within an open session."""
     try:
         handles = handles_of(nvml)
         selection = env.get("CUDA_VISIBLE_DEVICES")
@@ -175,14 +174,14 @@ def visible_in(nvml: Any, env: Mapping[str, str]) -> list[int] | Unknown:
 
 
 def in_mig_mode(nvml: Any, handle: Any) -> bool:
-    """Tell whether the GPU is split into instances. Raises NVMLError: NVML does not say."""
+    """Tell whether the GPU is split into instances. Raises NVMLError: NVML does not report it."""
     return has_mode(nvml, nvml.nvmlDeviceGetMigMode, handle, nvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def has_mode(nvml: Any, ask: Callable[[Any], tuple[int, int]], handle: Any, wanted: int) -> bool:
-    """Tell whether the current one of both modes that `ask` tells is `wanted`; False for a GPU without such modes.
+    """Tell whether the present mode that `ask` returns is `wanted`; False for a GPU without such modes.
 
-    Raises NVMLError: NVML does not say.
+    Raises NVMLError: NVML does not report it.
     """
     try:
         current, _ = ask(handle)
@@ -194,18 +193,18 @@ def has_mode(nvml: Any, ask: Callable[[Any], tuple[int, int]], handle: Any, want
 
 
 def cuda_driver(nvml: Any) -> str:
-    """Return the newest CUDA that the driver runs, `13.0`. Raises NVMLError: NVML does not say."""
+    """Return the newest CUDA version that the driver runs, `13.0`. Raises NVMLError: NVML does not report it."""
     version = int(nvml.nvmlSystemGetCudaDriverVersion())
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def handles_of(nvml: Any) -> list[Any]:
-    """Return every GPU here, in NVML's order. Raises NVMLError: NVML does not say."""
+    """Return the handles of all GPUs, in NVML's order. Raises NVMLError: NVML does not report them."""
     return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
 
 
 def identity(nvml: Any, index: int, prefix: str = "gpu") -> Facts:
-    """Return what one GPU is: `gpu.name`, `gpu.uuid`, `gpu.compute_capability`, `gpu.memory_bytes`."""
+    """Return the identity of one GPU: `gpu.name`, `gpu.uuid`, `gpu.compute_capability`, `gpu.memory_bytes`."""
     handle = answer(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
     if isinstance(handle, Unknown):
         return _device_unknown(handle.reason, prefix)

@@ -1,4 +1,4 @@
-"""What the sampler keeps of one moment, and `samples.jsonl`: a line with the schema, then a sample a line."""
+"""Define the sampler's sample of one moment, and `samples.jsonl`: a line with the schema, then one sample a line."""
 
 import errno
 import os
@@ -19,8 +19,8 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
     """Seconds summed over our cores since the machine started.
 
     Args:
-        busy_s: running processes, the kernel on their behalf included; interrupts are left out.
-        steal_s: ready to run, but the hypervisor ran something else.
+        busy_s: time in processes, including the kernel on their behalf, without interrupts.
+        steal_s: time in which a core was ready to run but the hypervisor ran something else.
     """
 
     num_cpus: int
@@ -30,14 +30,14 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
 
     @property
     def counted_s(self) -> float:
-        """Return all of it. `idle_s` alone may fall a little: the kernel may take iowait back."""
+        """Return the sum of all times. `idle_s` alone may fall a little, because the kernel may correct iowait."""
         return self.busy_s + self.idle_s + self.steal_s
 
 
 class Tree(msgspec.Struct, frozen=True, kw_only=True, tag="tree"):
-    """Usage of the arm's process tree since it was first sampled; never falls when a process ends.
+    """Usage of the measured process tree since its first sample; it never falls when a process ends.
 
-    `num_major_faults`: pages it had to wait for from a disk, swap or a file.
+    `num_major_faults`: page faults that waited for a disk, swap or a file.
     """
 
     cpu_s: float
@@ -48,8 +48,8 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, tag="quota"):
     """The control group whose CPU bandwidth is limited.
 
     Args:
-        throttled_s: summed over its cores.
-        usage_s: CPU time of every process in the group; Unknown where the group does not count it.
+        throttled_s: summed over the group's cores.
+        usage_s: CPU time of all processes in the group; Unknown if the group does not count it.
     """
 
     cores: float
@@ -59,18 +59,18 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, tag="quota"):
 
 
 class ByName(msgspec.Struct, frozen=True, kw_only=True, tag="by_name"):
-    """Counts that have names of their own."""
+    """Counts that have their own names."""
 
     values: dict[str, float]
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that holds a context on a GPU, as NVML names it.
+    """A process with a context on a GPU, as NVML lists it.
 
     Args:
-        name: of that process id here; None where there is no such process here.
-        ours: the process id has been in the arm's tree.
-        sm_percent: share of time its kernels ran lately; asked for foreign processes only.
+        name: name of the process with that id here; None if there is no such process here.
+        ours: whether the process id has been in the measured tree.
+        sm_percent: recent share of time in which its kernels ran; read for foreign processes only.
     """
 
     pid: int
@@ -80,14 +80,14 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU, by NVML.
+    """One GPU, from NVML.
 
     Args:
         clock_reasons: bit mask, `nvmlClocksEventReason*`.
-        pcie_rx_bytes_per_s: into the GPU, over 20 ms; asked, with `tx` and the link's generation and width, less often
-            than the rest, and Unknown in between.
-        pcie_replays, energy_j: since the driver was loaded.
-        sm_active_percent, tensor_active_percent: by GPM, since the sample before; asked for by a watcher only.
+        pcie_rx_bytes_per_s: rate into the GPU, over 20 ms. Like `tx` and the link's generation and width, it is read
+            less often than the other fields, and is Unknown in between.
+        pcie_replays, energy_j: counted since the driver was loaded.
+        sm_active_percent, tensor_active_percent: by GPM, since the previous sample; read only for `watched` samplers.
     """
 
     nvml_index: int
@@ -111,17 +111,17 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment.
+    """Sample of one moment.
 
     Args:
-        time_s: CLOCK_MONOTONIC.
+        time_s: time of the sample (CLOCK_MONOTONIC).
         own_cpu_s: CPU time of dynotune's own process.
-        quota: None where no limit is set.
-        gpus: Unknown where it is not known which ones the command sees.
-        pids_comparable: process ids seen here are the kernel's own, as NVML reports them.
+        quota: None if there is no limit.
+        gpus: Unknown if the command's GPUs are unknown.
+        pids_comparable: whether process ids seen here are the kernel's own, which NVML reports.
         vmstat: counters of `/proc/vmstat` since the machine started.
-        memory_events: of our control group, since it was made.
-        tree_bytes: memory of the tree, shared pages counted once; None where it was not asked for.
+        memory_events: events of our control group since its creation.
+        tree_bytes: memory of the tree, with shared pages counted once; None if not requested.
     """
 
     time_s: float
@@ -141,13 +141,13 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 class SamplesFile:
-    """File `samples.jsonl`, to which each sample is appended at once: a killed dynotune leaves what it saw.
+    """File `samples.jsonl`. Each sample is appended at once, so it survives when dynotune is killed.
 
-    Raises OSError: from any of its methods, when the disk refuses.
+    Raises OSError: from any of its methods, if the disk refuses.
     """
 
     def __init__(self, path: Path) -> None:
-        # Unbuffered: after a failed write nothing is left that closing would try to write again.
+        # Unbuffered: after a failed write, closing the file then has nothing to write again.
         self._file = path.open("ab", buffering=0)
         if self._file.tell() == 0:
             self._line(_Header(SCHEMA))
@@ -165,9 +165,9 @@ class SamplesFile:
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """Read the samples of a `samples.jsonl`; a last line without its end was being written and is left out.
+    """Read the samples of a `samples.jsonl`; ignore a last line without its end, whose writing was interrupted.
 
-    Raises RecordError: missing, damaged, or of a version this dynotune does not know.
+    Raises RecordError: the file is missing, damaged, or of a version unknown to this dynotune.
     """
     with may_fail(f"read {path}", "", RecordError):
         lines = path.read_bytes().split(b"\n")[:-1]

@@ -1,4 +1,4 @@
-"""Claims with what came of testing them, and explanations of findings, in the terminal."""
+"""Show claims with the evidence for or against them, and explanations of findings, in the terminal."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ SCOPES = {
 
 
 def claim_report(claim: Claim) -> RenderableType:
-    """Show one claim: what people say, what is so, how it is tested."""
+    """Show one claim: what people say, what is true, and how the claim is tested."""
     rows = [
         ("said", claim.says),
         ("seen", claim.seen),

@@ -1,5 +1,4 @@
-"""Show a diagnosis in the terminal: the verdict, where a step's time goes, findings worst first, and unknowns.
-"""
+"""Show a diagnosis in the terminal: the verdict, where a step's time goes, findings worst first, and unknowns."""
 
 from collections.abc import Sequence
 

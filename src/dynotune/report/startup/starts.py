@@ -1,5 +1,4 @@
-"""Show timed starts in the terminal: a line per block during the run, then what a warm cache saves, and where.
-"""
+"""Show timed starts in the terminal: a line per block during the run, then what a warm cache saves, and where."""
 
 import statistics
 from collections.abc import Sequence

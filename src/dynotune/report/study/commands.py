@@ -23,8 +23,7 @@ class Command(NamedTuple):
 
 
 def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
-    """Return the commands to go on or tune again, run with the recipe, prove the recipe again, and compare.
-    """
+    """Return the commands to go on or tune again, run with the recipe, prove the recipe again, and compare."""
     found = []
     if not study.finished:
         found.append(Command("Go on where it stopped", words.shell(["dynotune", "tune", "--resume", study.id])))
@@ -55,8 +54,7 @@ def _set(setting: Setting) -> tuple[str, ...]:
 
 
 def compares(study: Study) -> list[Command]:
-    """Return a comparison per setting: for the recipe's, the recipe without the setting; for others, the setting alone.
-    """
+    """Return a comparison per setting: for the recipe's, the recipe without the setting; for others, the setting alone."""
     recipe = list(study.recipe or [])
     found = []
     if len(recipe) > 1:

@@ -102,8 +102,7 @@ class Tried:
 
     @property
     def word(self) -> str:
-        """Return the fate in words; a setting proved only together with others is not called proved by itself.
-        """
+        """Return the fate in words; a setting proved only together with others is not called proved by itself."""
         ci = self.shown.ci if self.shown is not None else None
         return "in recipe" if self.kind == "proved" and (ci is None or ci[0] <= 1) else self.look.name
 

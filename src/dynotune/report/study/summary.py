@@ -1,5 +1,4 @@
-"""Show a study on one screen: the answer, the recipe, a step before and after, settings, next commands.
-"""
+"""Show a study on one screen: the answer, the recipe, a step before and after, settings, next commands."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Show a trace in the terminal: the verdict, where a step's time goes, causes of lost time, then tables.
-"""
+"""Show a trace in the terminal: the verdict, where a step's time goes, causes of lost time, then tables."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby

@@ -54,7 +54,7 @@ def _set(setting: Setting) -> tuple[str, ...]:
 
 
 def compares(study: Study) -> list[Command]:
-    """Return a comparison per setting: for the recipe's, the recipe without the setting; for others, the setting alone."""
+    """Return a comparison per setting: of the recipe's, the recipe without that setting; of others, it alone."""
     recipe = list(study.recipe or [])
     found = []
     if len(recipe) > 1:

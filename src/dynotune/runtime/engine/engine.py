@@ -194,7 +194,7 @@ class Engine(Closing):
             eagerly, which is counted, and logged once.
 
         Raises:
-            InputError: the number, a dtype or a device of the inputs, an empty input, or another thread's lent outputs.
+            InputError: an input does not fit (number, dtype, device), is empty, or outputs are lent to another thread.
             ClosedError, ForkedError, CaptureError: used after close, in a forked child, or during a capture.
         """
         self._lifetime.check()

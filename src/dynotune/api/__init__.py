@@ -2,8 +2,7 @@
 
 Each function does what the subcommand of the same name does, and returns the same document: a struct of
 `dynotune.schema` that prints as the terminal's report, also in a notebook. The command runs in processes of its own;
-nothing here imports torch. Arguments are named after the command line's options; times are in seconds. Progress goes to
-standard error.
+nothing here imports torch. Arguments are the command line's options, times are seconds. Progress goes to stderr.
 
 Functions that run a command raise errors of `dynotune.schema.errors`: UsageError for a request that does not fit,
 CommandFailed if the command ended with an error, CannotRunHere if machine or program lack something.
@@ -271,8 +270,7 @@ def memory(
     """Show where a command's device memory goes, and what fits.
 
     Args:
-        batches: two batch sizes to run, as {"arg.batch": [8, 16]} for `{batch}` in the command; other sizes are
-            predicted.
+        batches: two batch sizes to run, {"arg.batch": [8, 16]} for `{batch}` in the command; others are predicted.
         predict: batch sizes whose memory the answer lists.
         gpu: the GPU whose memory is the limit, as "H100-80GB"; by default this machine's GPU.
     """

@@ -67,8 +67,7 @@ def read_snapshot(file: str | os.PathLike[str], *, max_bytes: int = MAX_SNAPSHOT
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read an earlier document of dynotune: from a JSON file, or from the folder of a study, a comparison or a
-    diagnosis.
+    """Read an earlier document: a JSON file of dynotune, or the folder of a study, a comparison or a diagnosis.
 
     Raises UsageError, RecordError: the file is missing, holds no answer, is damaged, or is of another version.
     """

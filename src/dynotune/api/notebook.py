@@ -21,8 +21,7 @@ def load_ipython_extension(shell: Any) -> None:
 def run_cell(line: str, cell: str) -> None:
     """Run a subcommand on the program in a cell, in separate processes, and print the report.
 
-    The cell must be a whole program: names of other cells do not exist in it. Modules beside the notebook can be
-    imported.
+    The cell must be a whole program without names of other cells. Modules beside the notebook can be imported.
 
     Raises UsageError: the line cannot be split into words.
     """

@@ -12,8 +12,8 @@ from dynotune.schema.claims import CHANGES, SETTLED, Bundle, Claim, Explained, E
 from dynotune.text import words
 
 SCOPES = {
-    "machine": "machine and environment alone: dynotune doctor, and dynotune diagnose",
-    "program": "a command that was watched: dynotune diagnose",
+    "machine": "the machine and environment alone, by dynotune doctor or dynotune diagnose",
+    "program": "a watched command, by dynotune diagnose",
 }
 
 

@@ -11,11 +11,11 @@ from dynotune.schema.claims import Claim, Explained
 
 HEAD = """# Findings
 
-All that `dynotune doctor` and `dynotune diagnose` may find, family by family. `dynotune explain ID` shows one of them
-in the terminal. [Claims](claims.md) are advice that bears on them. How shares and severities are defined stands in
-[the reference of diagnoses](diagnosis.md).
+This page lists every finding of `dynotune doctor` and `dynotune diagnose`, family by family. `dynotune explain ID`
+shows a finding in the terminal. [Claims](claims.md) are pieces of advice that these findings confirm or refute. [The
+reference of diagnoses](diagnosis.md) defines shares and severities.
 
-This page is made from the rules themselves: `make findings` writes it.
+`make findings` generates this page from the rules.
 """
 
 

@@ -34,10 +34,11 @@ MODULES = {
 HEAD = """\
 # The runtime's reference
 
-Made from the docstrings by `make runtime-reference`. How the parts work together stands in the guides to
-[running models](../guides/runtime.md) and to [training loops](../guides/training-loop.md).
+`make runtime-reference` generates this page from the docstrings. The guides to
+[running models](../guides/runtime.md) and to [training loops](../guides/training-loop.md) show how the parts work
+together.
 
-Shapes stand in brackets, units last in a name (`_s`, `_bytes`). "Current stream" is
+Shapes are in brackets, and units are the last part of a name (`_s`, `_bytes`). "Current stream" is
 `torch.cuda.current_stream()` of the calling thread; on the CPU there are no streams, and nothing to wait for.
 Importing `dynotune.runtime` imports neither torch nor the rest of dynotune; its parts need torch.
 """

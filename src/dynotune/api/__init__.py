@@ -1,11 +1,11 @@
 """dynotune as functions, for scripts and notebooks.
 
-A function runs what the subcommand of its name runs, and returns the same document: a struct of `dynotune.schema`
-that prints as the terminal's report and shows it in a notebook. The command runs in processes of its own; nothing
-here imports torch. Arguments are the options of the command line; times are seconds. Progress goes to standard error.
+Each function does what the subcommand of the same name does, and returns the same document: a struct of
+`dynotune.schema` that prints as the terminal's report, also in a notebook. The command runs in processes of its own;
+nothing here imports torch. Arguments are the command line's options, times are seconds. Progress goes to stderr.
 
-Functions of a command raise `dynotune.schema.errors`: UsageError where what is asked for does not exist or fit
-together, CommandFailed where the command ended with an error, CannotRunHere where machine or program lack something.
+Functions that run a command raise errors of `dynotune.schema.errors`: UsageError for a request that does not fit,
+CommandFailed if the command ended with an error, CannotRunHere if machine or program lack something.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ _FIELDS = {"steps": "window_steps", "warmup": "warmup_steps", "run_dir": "base"}
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of a command's run.
+    """Options of the run of a command.
 
     Args:
-        cwd, env: the folder it runs in, and all of its variables; those of this process by default.
-        progress: say on standard error what is going on; True by default.
+        cwd, env: the command's folder and all of its environment variables; by default those of this process.
+        progress: print progress on standard error; True by default.
     """
 
     cwd: str | os.PathLike[str]
@@ -129,13 +129,13 @@ def doctor(
     baseline: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Examination:
-    """Say what machine and environment cost, without running anything.
+    """Report what machine and environment cost in speed, without running anything.
 
     Args:
-        command, python: say which interpreter is meant; by default the one that the shell would start.
-        baseline: an examination of another machine, as `save` wrote it, to compare with.
+        command, python: name the interpreter to examine; by default the interpreter that the shell would start.
+        baseline: another machine's examination, as `save` wrote it, to compare with.
 
-    Raises UsageError, RecordError: there is no such interpreter or file, or the file is no examination.
+    Raises UsageError, RecordError: the interpreter or the file does not exist, or the file holds no examination.
     """
     from dynotune import probe
     from dynotune.claims import all_claims
@@ -162,7 +162,7 @@ def diagnose(
     isolate_loader: bool = False,
     **run: Unpack[RunOptions],
 ) -> Diagnosis:
-    """Say why a command is slow: it is timed, then a few of its steps are recorded.
+    """Find out why a command is slow: time the command, then record a few of its steps.
 
     Args:
         isolate_loader: also time the loader alone, then the step with one batch replayed.
@@ -190,11 +190,11 @@ def compare(
     in_process: InProcess = "auto",
     **run: Unpack[RunOptions],
 ) -> Comparison:
-    """Prove on a command whether the candidate's settings help, against those of the baseline or none.
+    """Prove on a command whether the candidate's settings help, compared with the baseline's settings or with none.
 
     Args:
         margin: ratios within this distance of 1 count as the same.
-        precision: go on until the interval is as narrow as this share of the difference.
+        precision: go on until the confidence interval is as narrow as this share of the measured difference.
     """
     from dynotune.measure.comparison import protocol
     from dynotune.measure.live import CompareRequest
@@ -227,13 +227,13 @@ def tune(
     output: str | os.PathLike[str] | None = None,
     **run: Unpack[RunOptions],
 ) -> Study:
-    """Find what helps a command, and prove it.
+    """Find the settings that help a command, and prove them.
 
     Args:
         allow: effects that settings may have besides speed: "numerics", "semantics".
-        extra: knobs or settings to try whatever they may change, as `--try`.
+        extra: knobs or settings to try regardless of their effects, as `--try`.
         values: more values of knobs, as "loader.num_workers=2,4,8".
-        output: where a recipe is written, if something was proved; None leaves it in the study's folder.
+        output: file for the recipe, if something was proved; None keeps the recipe in the study's folder.
     """
     from dynotune.search import RECIPE, TuneRequest
     from dynotune.search import tune as studies
@@ -267,12 +267,12 @@ def memory(
     gpu: str | None = None,
     **run: Unpack[RunOptions],
 ) -> MemoryAccount:
-    """Say where a command's device memory goes, and what fits.
+    """Show where a command's device memory goes, and what fits.
 
     Args:
-        batches: two to run, as {"arg.batch": [8, 16]} for `{batch}` in the command; from them others are predicted.
-        predict: batches to name, of those.
-        gpu: the GPU to fit on, as "H100-80GB"; the one here by default.
+        batches: two batch sizes to run, {"arg.batch": [8, 16]} for `{batch}` in the command; others are predicted.
+        predict: batch sizes whose memory the answer lists.
+        gpu: the GPU whose memory is the limit, as "H100-80GB"; by default this machine's GPU.
     """
     from dynotune import knobs
     from dynotune.diagnose import live_memory
@@ -296,7 +296,7 @@ def trace(
     shapes: bool = False,
     **run: Unpack[RunOptions],
 ) -> TraceSummary:
-    """Record a few steady steps of a command, with Python's functions or shapes if asked; say what they went to."""
+    """Record a few steady steps of a command, with Python functions or shapes if asked; report what took time."""
     from dynotune.measure.live import RecordRequest, record
 
     spec = _spec(command, run, settings)
@@ -309,7 +309,7 @@ def trace(
 
 
 def raise_if_failed(found: Comparison, *, with_output: bool) -> None:
-    """Raise CommandFailed if an arm's command failed: that was the answer. `with_output`: with its last lines."""
+    """Raise CommandFailed if the command failed in an arm. `with_output`: quote the last lines of its output."""
     if found.failed is None:
         return
     from dynotune.launch.records import why_memory_ran_out
@@ -334,7 +334,7 @@ def _words(command: Command) -> list[str]:
 
 
 def _place_of(function: Callable[[], object]) -> tuple[str, str]:
-    """Return the module and the name by which another process finds a function."""
+    """Return the module and the name by which another process can import a function."""
     module, name = getattr(function, "__module__", "__main__"), getattr(function, "__qualname__", "")
     if module == "__main__" or not name.isidentifier():
         raise UsageError(
@@ -354,7 +354,7 @@ def _settings(given: Settings) -> list[Setting]:
 
 
 def _checked(asked: S) -> S:
-    """Return it as it is. Raises UsageError: a value is not of its type, or a number of steps is none."""
+    """Return `spec`. Raises UsageError: a value has the wrong type, or a number of steps is not positive."""
     try:
         document.parse(document.encode(asked), type(asked))
     except ValueError as error:
@@ -369,7 +369,7 @@ def _checked(asked: S) -> S:
 
 
 def _spec(command: Command, options: RunOptions, settings: Settings = (), **fields: Any) -> RunSpec:
-    """Return the run that the options describe. Raises UsageError: it cannot begin; TypeError: no such option."""
+    """Return the RunSpec of the options. Raises UsageError: the run cannot begin; TypeError: an option is unknown."""
     from dynotune import launch
 
     if unknown := options.keys() - RunOptions.__annotations__.keys():
@@ -390,7 +390,7 @@ def _spec(command: Command, options: RunOptions, settings: Settings = (), **fiel
 
 @contextmanager
 def _watched(options: RunOptions, subcommand: str = "") -> Iterator[Watcher]:
-    """Show progress on standard error; of what is interrupted, say how it goes on."""
+    """Show progress on standard error; if the work is interrupted, print how to continue it."""
     from dynotune.measure.comparison import Interrupted
     from dynotune.report import Progress, console
 

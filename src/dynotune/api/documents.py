@@ -1,4 +1,4 @@
-"""Documents of dynotune as the API has them: read, written, and shown as the terminal's report."""
+"""Read and write dynotune's documents for the API, and render each as the terminal's report."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ IN_A_FOLDER = ("study.json", "comparison.json", "observation.json", "startup.jso
 def read_traces(
     *files: str | os.PathLike[str], question: Question = None, max_bytes: int | None = None
 ) -> TraceSummary | TraceDifference:
-    """Say what traces of one job went to, or how the second of two differs.
+    """Report what the traces of one job spent their time on, or how the second of two traces differs.
 
     Args:
-        files: of torch.profiler or Nsight Systems, or a folder of them.
-        question: take two as before and after ("compare"), or all as the ranks of one job ("ranks").
-        max_bytes: most that a compressed file may unpack to.
+        files: files of torch.profiler or Nsight Systems, or a folder of them.
+        question: "compare" reads two files as before and after, "ranks" reads all files as the ranks of one job.
+        max_bytes: most bytes that a compressed file may unpack to.
 
-    Raises UsageError, RecordError: a file is missing or damaged, or they are neither ranks nor two to compare.
+    Raises UsageError, RecordError: a file is missing or damaged, or the files are neither ranks nor before and after.
     """
     from dynotune.trace import files_of
 
@@ -51,7 +51,7 @@ def read_traces(
 
 
 def read_snapshot(file: str | os.PathLike[str], *, max_bytes: int = MAX_SNAPSHOT_BYTES) -> MemoryAccount:
-    """Say where memory goes in a snapshot of torch's allocator. Raises UsageError, RecordError: it is none."""
+    """Report where memory goes in a snapshot of torch's allocator. Raises UsageError, RecordError: it is none."""
     from dynotune import memory
     from dynotune.schema.memory_account import MemoryAccount
     from dynotune.trace import as_text, files_of, is_snapshot
@@ -67,9 +67,9 @@ def read_snapshot(file: str | os.PathLike[str], *, max_bytes: int = MAX_SNAPSHOT
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read what dynotune wrote before: a JSON file, or the folder of a study, a comparison or a diagnosis.
+    """Read an earlier document: a JSON file of dynotune, or the folder of a study, a comparison or a diagnosis.
 
-    Raises UsageError, RecordError: there is none, it holds no answer, or it is damaged or of another version.
+    Raises UsageError, RecordError: the file is missing, holds no answer, is damaged, or is of another version.
     """
     file = file_of(Path(path))
     noun = noun_of(file)
@@ -82,15 +82,15 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 
 def save(found: msgspec.Struct, path: str | os.PathLike[str]) -> None:
-    """Write a document as `--json` does. Raises UsageError: it cannot be written."""
+    """Write a document as `--json` writes it. Raises UsageError: the file cannot be written."""
     with may_fail(f"write {path}", "Name another file.", UsageError):
         atomic.write(Path(path), document.encode(found) + b"\n")
 
 
 def check_output(target: str | os.PathLike[str] | None, option: str) -> None:
-    """Refuse now a file that could not be written after hours of measuring.
+    """Refuse a file that cannot be written, before hours of measuring.
 
-    `option`: that names the file. Raises UsageError: no file can be written there.
+    `option`: the option that names the file, for the error. Raises UsageError: no file can be written at `path`.
     """
     if target is None:
         return
@@ -109,7 +109,7 @@ def check_output(target: str | os.PathLike[str] | None, option: str) -> None:
 
 
 def file_of(path: Path) -> Path:
-    """Return the file itself, or the one of a folder that has a report. Raises UsageError: there is none."""
+    """Return the path itself, or the file with a report in a folder. Raises UsageError: there is no such file."""
     try:
         if not path.is_dir():
             if not path.exists():
@@ -130,9 +130,9 @@ def file_of(path: Path) -> Path:
 
 
 def noun_of(file: Path) -> str:
-    """Return what the file holds: `study` for `dynotune.study/2`.
+    """Return the noun of the document in a file: `study` for `dynotune.study/2`.
 
-    Raises UsageError: it cannot be read, or has no report.
+    Raises UsageError: the file cannot be read, or its document has no report.
     """
     try:
         schema = document.parse(atomic.read(file), document.Head).schema
@@ -155,7 +155,7 @@ def with_article(noun: str) -> str:
 
 @functools.cache
 def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], RenderableType]]]:
-    """Return types and reports of documents, by the noun in their schema. An observation is concluded from."""
+    """Return the type and the report of each kind of document, by noun. An observation becomes a diagnosis first."""
     from dynotune import report
     from dynotune.doctor import all_rules
     from dynotune.report.startup import starts
@@ -183,7 +183,7 @@ def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], Renderable
 
 
 def report_of(found: msgspec.Struct) -> RenderableType:
-    """Return what the terminal shows of a document."""
+    """Return the terminal's report of a document."""
     return next(report for kind, report in _kinds().values() if isinstance(found, kind))(found)
 
 
@@ -207,7 +207,7 @@ def _extended(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
 
 
 def shown(found: S) -> S:
-    """Return the document so that it prints as its report, and shows it in a notebook."""
+    """Return the document, made to print as its report and to be displayed so in a notebook."""
     fields = {name: getattr(found, name) for name in found.__struct_fields__}
     return found if isinstance(found, _Shown) else _extended(type(found))(**fields)  # type: ignore[return-value]
 
@@ -215,7 +215,7 @@ def shown(found: S) -> S:
 def timelines(
     paths: Sequence[Path], limit_bytes: int | None = None, progress: Callable[[int, int | None], None] | None = None
 ) -> list[Timeline]:
-    """Read the processes in files of traces; `progress` is told bytes done, and how many there are."""
+    """Read the processes in trace files; `progress` gets the number of bytes read and the total."""
     from dynotune.trace import as_text
     from dynotune.trace.readers import read_traces
 
@@ -226,7 +226,7 @@ def timelines(
 def explained(
     arguments: Sequence[Sequence[Timeline]], question: Question
 ) -> tuple[TraceSummary | TraceDifference, str]:
-    """Return what one trace says, or how two differ, and why they were taken so where that was not asked for."""
+    """Return what one trace shows or how two differ, and, if nobody chose, why the files were read so."""
     from dynotune.trace import arrange, difference, summarise
 
     arrangement = arrange(arguments, question)
@@ -235,7 +235,7 @@ def explained(
 
 
 def examination_of(path: Path) -> Examination:
-    """Read an examination that somebody else may have written."""
+    """Read an examination, which somebody else may have written."""
     from dynotune.schema.diagnosis import Examination
 
     hint = "dynotune doctor --json FILE writes one on the other machine."

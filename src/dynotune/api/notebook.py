@@ -1,4 +1,4 @@
-"""`%load_ext dynotune.api`, and then `%%dynotune diagnose` above a cell: the subcommand asks the cell's program."""
+"""Provide the notebook magic `%%dynotune`: after `%load_ext dynotune.api`, `%%dynotune diagnose` diagnoses its cell."""
 
 import hashlib
 import os
@@ -14,14 +14,14 @@ from dynotune.schema.errors import UsageError
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Give a notebook the magic `%%dynotune`: what `%load_ext dynotune.api` calls."""
+    """Register the magic `%%dynotune` in a notebook; `%load_ext dynotune.api` calls this function."""
     shell.register_magic_function(run_cell, "cell", "dynotune")
 
 
 def run_cell(line: str, cell: str) -> None:
-    """Run a subcommand on the program in a cell, in processes of its own, and print what it says.
+    """Run a subcommand on the program in a cell, in separate processes, and print the report.
 
-    The cell is a whole program: what other cells defined is not in it. Modules beside the notebook are found.
+    The cell must be a whole program without names of other cells. Modules beside the notebook can be imported.
 
     Raises UsageError: the line cannot be split into words.
     """

@@ -1,11 +1,11 @@
-"""The command line, one module a subcommand. The only place that prints and the only one that exits.
+"""The command line, with one module per subcommand. Only this room prints and exits.
 
-A subcommand `name` is the function `name` of the module `dynotune.cli.name`; help.toml has its help. No help is a
-docstring, because `python -OO` strips those. A subcommand with subcommands of its own is a Typer.
-Only the module of the subcommand that was asked for is imported. What stands after the first `--` is the
-user's command and reaches the subcommand untouched, through `command_of`.
+A subcommand `name` is the function `name` in the module `dynotune.cli.name`; its help is in help.toml. Help texts are
+not docstrings, because `python -OO` strips docstrings. A subcommand with subcommands of its own is a Typer. Only the
+module of the subcommand that was asked for is imported. The words after the first `--` are the user's command; the
+subcommand gets them unchanged from `command_of`.
 
-What a subcommand does lives in the rooms below, and what a result looks like in `report`.
+The work of a subcommand is done in the rooms below, and `report` renders its result.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ LONGEST_MESSAGE = 4000
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run `dynotune` with `argv` (without the program's name; those of the process by default), and exit."""
+    """Run `dynotune` with `argv` (without the program's name; by default the arguments of this process), and exit."""
     given = list(sys.argv[1:] if argv is None else argv)
     if os.environ.get(completion.VARIABLE):
         _complete(completion.words_asked())
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _of_the_parser(error: Any, ours: Sequence[str]) -> UsageError | None:
-    """Return an error of the parser's (click's, which typer brings in one way or another) as one of ours."""
+    """Return an error of click's parser, which typer may wrap, as a DynotuneError."""
     if not hasattr(error, "format_message"):
         return None
     what = error.format_message().removesuffix(".") or "Something is missing"
@@ -105,7 +105,7 @@ def _of_the_parser(error: Any, ours: Sequence[str]) -> UsageError | None:
 
 
 def _give_up_output() -> None:
-    """Throw away what a full disk does not take: Python would try again as it ends, and complain."""
+    """Discard buffered output that a full disk cannot take: Python would retry at exit, and complain."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
@@ -115,7 +115,7 @@ def _give_up_output() -> None:
 
 
 def command_of(context: typer.Context) -> list[str]:
-    """Return the user's command: the words after `--`. Raises UsageError: there was none."""
+    """Return the user's command: the words after `--`. Raises UsageError: there is no command after `--`."""
     command = context.find_root().obj
     if not command:
         raise UsageError(
@@ -138,7 +138,7 @@ def _refuse_command_without_dashes(ours: Sequence[str]) -> None:
 
 
 def _complete(typed: Sequence[str]) -> NoReturn:
-    """Answer the shell, and exit. After `--` stands the user's command, which the shell completes by itself."""
+    """Print completions for the shell, and exit. The shell itself completes the user's command after `--`."""
     from typer.completion import get_completion_inspect_parameters
     from typer.core import TyperCommand
 
@@ -149,7 +149,7 @@ def _complete(typed: Sequence[str]) -> NoReturn:
 
 
 def _parser(ours: Sequence[str]) -> Any:
-    """Return the command line's parser, with the subcommand in `ours` imported and the others only named."""
+    """Return the command line's parser. Only the subcommand in `ours` is imported; the others are only named."""
     asked = next((argument for argument in ours if not argument.startswith("-")), None)
     app = typer.Typer(
         rich_markup_mode="rich",
@@ -177,7 +177,7 @@ def _parser(ours: Sequence[str]) -> Any:
 
 
 def _without_types(command: Any, above: Any = None) -> Any:
-    """Take the type of flags out of the help of `command` and its subcommands: `<bool>` tells nothing."""
+    """Remove the type of flags from the help of `command` and its subcommands: `<bool>` tells the reader nothing."""
     context = command.context_class(command, parent=above, **command.context_settings)
     for sub in getattr(command, "commands", {}).values():
         _without_types(sub, context)
@@ -199,7 +199,7 @@ def _loudness(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Only the answer and errors.", **_LOUD),
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Also what reports leave out.", **_LOUD),
 ) -> None:
-    """Take the options that every subcommand has."""
+    """Apply `--quiet` and `--verbose`, the options that every subcommand has."""
 
 
 def _with_loudness(command: Any) -> Any:
@@ -215,7 +215,7 @@ def _with_loudness(command: Any) -> Any:
 
 
 def _project_defaults(parser: Any, ours: Sequence[str]) -> dict[str, Any] | None:
-    """Return the project's defaults for the command line `ours`, and say which of them it uses."""
+    """Return the project's defaults for the command line `ours`, and print which defaults are used."""
     if set(ours) & {"--help", "-h", "--version", "-V"}:
         return None
     from dynotune.cli import answers, defaults
@@ -227,7 +227,7 @@ def _project_defaults(parser: Any, ours: Sequence[str]) -> dict[str, Any] | None
 
 
 def with_command() -> type[Any]:
-    """Return the class of subcommands that take the user's command: their usage line shows it."""
+    """Return a class for subcommands that take the user's command, so that their usage line shows `-- COMMAND`."""
     from typer.core import TyperCommand
 
     class WithCommand(TyperCommand):
@@ -238,7 +238,7 @@ def with_command() -> type[Any]:
 
 
 def _named_only() -> None:
-    """Stand in for a subcommand that was not asked for."""
+    """Stand in for a subcommand that was not requested."""
 
 
 def _version(asked: bool) -> None:
@@ -255,11 +255,11 @@ def _options(
         False, "--version", "-V", is_eager=True, callback=_version, help="Show the version and exit."
     ),
 ) -> None:
-    """Take the options that stand before a subcommand."""
+    """Apply the options that stand before a subcommand."""
 
 
 def _explain(error: Exception) -> None:
-    """Say on stderr what happened, why, and what to do next."""
+    """Print an error on stderr: what happened, why, and what to do next."""
     from rich.text import Text
 
     from dynotune.report import console
@@ -280,7 +280,7 @@ def _explain(error: Exception) -> None:
 
 
 def _said(text: str) -> str:
-    """Write an error on one line and without secrets."""
+    """Return the text of an error on one line and without secrets."""
     from dynotune.schema.redaction import redacted
     from dynotune.text import words
 

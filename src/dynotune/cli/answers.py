@@ -1,4 +1,4 @@
-"""Answers of subcommands: a report or JSON on standard output, lines beside it on stderr, and gates."""
+"""Write subcommands' answers: reports or JSON on standard output, messages on stderr, exit codes of gates."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ D = TypeVar("D", bound="msgspec.Struct")
 
 
 def show(report: Callable[[D], Any], document: D, json: str | None, *, soft_wrap: bool = False) -> None:
-    """Print what `report` makes of the document without its secrets, unless the JSON goes to standard output.
+    """Print the report that `report` makes of the document, without its secrets, unless JSON goes to standard output.
 
-    The JSON is written where that was asked for, without secrets, too.
+    If a JSON file was requested, it is written without secrets, too.
     """
     if json != "-":
         from dynotune.report import console
@@ -35,7 +35,7 @@ def show(report: Callable[[D], Any], document: D, json: str | None, *, soft_wrap
 
 
 def write_json(document: object, target: str) -> None:
-    """Write `document` to the file `target`, or to standard output when that is `-`.
+    """Write `document` to the file `target`, or to standard output if `target` is `-`.
 
     Raises UsageError: the file cannot be written.
     """
@@ -52,14 +52,14 @@ def write_json(document: object, target: str) -> None:
 
 
 def exit_if_severe(findings: Iterable[Finding], fail_on: str | None) -> None:
-    """Exit with 1 if a finding is as severe as `--fail-on` says, or more."""
+    """Exit with 1 if a finding has the severity of `--fail-on`, or a higher one."""
     failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1] if fail_on is not None else ()
     if any(finding.severity in failing for finding in findings):
         raise typer.Exit(1)
 
 
 def say(text: str) -> None:
-    """Write a line on stderr, beside the answer."""
+    """Write a message on stderr, separate from the answer."""
     from rich.text import Text
 
     from dynotune.report import console
@@ -70,7 +70,7 @@ def say(text: str) -> None:
 
 
 def write_bytes(raw: bytes) -> None:
-    """Write UTF-8 to standard output, whatever the terminal's encoding is: it is a file for others."""
+    """Write UTF-8 to standard output, whatever the terminal's encoding: the output is a file for other programs."""
     sys.stdout.flush()
     sys.stdout.buffer.write(raw)
     sys.stdout.flush()

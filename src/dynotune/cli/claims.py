@@ -1,4 +1,4 @@
-"""`dynotune claims`: advice on speed and memory, and tests of it on this machine."""
+"""`dynotune claims`: list advice on speed and memory, and test it on this machine."""
 
 import time
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ def run(
 def _tested(
     chosen: Sequence[Claim], budget_s: float | None, python: str | None, output: Path | None, base: Path
 ) -> Bundle:
-    """Test the claims, those that take seconds first, until the budget is spent; what is known already is kept."""
+    """Test the claims until the budget is spent, quick ones first; earlier evidence is kept."""
     from dynotune.claims import new_bundle, program_hash, read, with_evidence, write
     from dynotune.claims import run as run_claim
     from dynotune.probe import interpreter_asked

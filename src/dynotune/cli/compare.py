@@ -1,4 +1,4 @@
-"""`dynotune compare`: two arms of one command, in pairs."""
+"""`dynotune compare`: compare two arms of one command in pairs."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def compare(
 
 
 def measure(request: CompareRequest, *, resume: Path | None = None) -> Comparison:
-    """Make the comparison, or continue the one in the folder `resume`, with its progress on stderr.
+    """Run the comparison, or continue the comparison in the folder `resume`, with progress on stderr.
 
-    Raises DynotuneError: as `measure.protocol.compare`; protocol.Interrupted after saying how to go on.
+    Raises DynotuneError: as `measure.protocol.compare`; protocol.Interrupted after printing how to continue.
     """
     from dynotune.measure.comparison import protocol
     from dynotune.report import Progress, console
@@ -97,9 +97,9 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
 
 
 def show(comparison: Comparison, json: str | None) -> None:
-    """Print the comparison, as JSON too where asked.
+    """Print the comparison, and write it as JSON if asked.
 
-    Raises CommandFailed: an arm's command failed; that was the answer.
+    Raises CommandFailed: the command failed in one of the arms, so that there is no comparison.
     """
     from dynotune.report import comparison_table
 

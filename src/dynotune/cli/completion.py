@@ -1,4 +1,4 @@
-"""Values that a shell completes: words for an option or argument, each with a line of help."""
+"""Complete options and arguments for the shell: each suggested word comes with a line of help."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Completer = Callable[[str], list[tuple[str, str]]]
 
 
 def words_asked() -> list[str]:
-    """Return the words that the shell asks about, without the program's name; typer's scripts pass them on."""
+    """Return the words to complete, without the program's name; typer's shell scripts pass them on."""
     typed = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
     return re.split(r"\s+", typed)[1:]
 
@@ -24,7 +24,7 @@ def words(names: Iterable[str]) -> Completer:
 
 
 def settings(incomplete: str) -> list[tuple[str, str]]:
-    """Complete `knob=`, and the value where the catalogue lists the values."""
+    """Complete `knob=`, and the value if the catalogue lists the values."""
     from dynotune import knobs
 
     name, equals, _ = incomplete.partition("=")
@@ -35,7 +35,7 @@ def settings(incomplete: str) -> list[tuple[str, str]]:
 
 
 def explained(incomplete: str) -> list[tuple[str, str]]:
-    """Complete the id of a finding or a claim."""
+    """Complete the id of a finding or of a claim."""
     from dynotune.claims import all_claims
     from dynotune.doctor import all_rules
 

@@ -1,6 +1,6 @@
-"""A project's defaults: options from `dynotune.toml`, or from `[tool.dynotune]` of `pyproject.toml`.
+"""Read a project's defaults: options from `dynotune.toml`, or from `[tool.dynotune]` of `pyproject.toml`.
 
-The file may be of a repository that somebody cloned. So it sets only how long and how exactly dynotune works:
+The file may belong to a repository that somebody cloned. So the file sets only how long and how exactly dynotune works,
 never what is run, applied, read, written or connected to.
 """
 
@@ -30,7 +30,7 @@ OF_RESUMED = ("--fail-on", "--lock")
 
 
 def of_project(cwd: Path, parser: Any, ours: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Return click's `default_map` for the command line `ours`, and a line that says what it takes from which file.
+    """Return click's `default_map` for the command line `ours`, and a line that lists the defaults used from each file.
 
     Raises UsageError: a table or key is unknown, may not be set by a file, or has a value that the option refuses.
     """
@@ -44,7 +44,7 @@ def of_project(cwd: Path, parser: Any, ours: Sequence[str]) -> tuple[dict[str, A
 def _of(
     command: Any, table: Any, ours: Sequence[str], above: tuple[str, ...], used: list[str], path: Path, raw: str
 ) -> dict[str, Any]:
-    """Check a table, and those below it of subcommands in `ours`; adds to `used` what is not typed there."""
+    """Check a table, and its tables for the subcommands in `ours`; add to `used` the options that were not typed."""
     subcommands = getattr(command, "commands", {})
     params = {opt[2:]: param for param in command.params for opt in param.opts if above and opt.startswith("--")}
     is_resumed = any(word.split("=")[0] == "--resume" for word in ours)
@@ -80,7 +80,7 @@ def _of(
 
 
 def _value(command: Any, param: Any, flag: str, value: Any) -> Any:
-    """Return the value as the option takes it, once it has been checked as if it were typed."""
+    """Return the value in the option's type, checked as if it had been typed."""
     if flag not in ACCEPTED or "FILE" in (param.metavar or ""):
         raise UsageError(f"{flag} is not taken from a file.", hint="Type it on the command line.")
     if param.is_flag != isinstance(value, bool):
@@ -102,9 +102,9 @@ def _names(key: str, line: str) -> bool:
 
 
 def _tables(cwd: Path) -> Iterator[tuple[Path, str, Any]]:
-    """Yield files with their text and table, the nearest first, up to the repository's root or the home folder.
+    """Yield each file with its text and table, the nearest first, up to the repository's root or the home folder.
 
-    Only `cwd` is looked into if it is in neither. Raises UsageError: a file cannot be read.
+    If `cwd` is inside neither, only `cwd` is searched. Raises UsageError: a file cannot be read.
     """
     folders, home = [cwd, *cwd.parents], os.path.expanduser("~")  # noqa: PTH111 - the other raises without a home
     # A folder that may not be looked into has nothing to say; pathlib's own questions would raise there.

@@ -1,4 +1,4 @@
-"""`dynotune demo`: an ordinary training script tuned, on this machine."""
+"""`dynotune demo`: tune an ordinary training script on this machine."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def demo(
 
 
 def example(name: str) -> Path:
-    """Return the example `name`: within the installed package, else beside the source tree.
+    """Return the path of the example `name`, in the installed package or beside the source tree.
 
-    Raises CannotRunHere: it is in neither.
+    Raises CannotRunHere: the example is in neither place.
     """
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "examples", package.parents[1] / "examples"):

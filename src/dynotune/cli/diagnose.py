@@ -1,4 +1,4 @@
-"""`dynotune diagnose`: why a command is slow."""
+"""`dynotune diagnose`: find out why a command is slow."""
 
 import contextlib
 from pathlib import Path
@@ -53,7 +53,7 @@ def diagnose(
 
 
 def _refuse_watching(context: typer.Context) -> None:
-    """Refuse what is about running a command where none is run."""
+    """Refuse options for running a command if no command is run."""
     if context.find_root().obj:
         raise UsageError("--replay explains an earlier observation, and a command was given.", hint="Give one of them.")
     if foreign := options.given(context, but=("replay", "json", "fail_on")):

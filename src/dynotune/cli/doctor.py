@@ -1,4 +1,4 @@
-"""`dynotune doctor`: what machine and environment cost, without running anything."""
+"""`dynotune doctor`: report what machine and environment cost in speed, without running anything."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`dynotune explain`: what a finding means, or what is so of advice."""
+"""`dynotune explain`: explain a finding, or report whether a piece of advice is true."""
 
 from typing import Annotated
 
@@ -26,7 +26,7 @@ def explain(
 
 
 def show(word: str, json: str | None) -> None:
-    """Print what is known of `word`, or write it as JSON. Raises UsageError: nothing is known of it."""
+    """Print what is known about `word`, or write it as JSON. Raises UsageError: nothing is known."""
     from dynotune import doctor, report
     from dynotune.claims import all_claims
 

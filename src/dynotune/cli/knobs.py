@@ -1,4 +1,4 @@
-"""`dynotune knobs`: the catalogue, or one knob explained."""
+"""`dynotune knobs`: list the catalogue of knobs, or explain a single knob."""
 
 import re
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from dynotune.cli.options import Json
 
 
 class Catalogue(msgspec.Struct, frozen=True):
-    """Catalogue as `--json` writes it: the fields of `schema.knob.Knob`, without its code."""
+    """The catalogue as `--json` writes it: the fields of `schema.knob.Knob` without those that hold code."""
 
     schema: str = "dynotune.knobs/1"
     knobs: list[dict[str, Any]] = []

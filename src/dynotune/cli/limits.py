@@ -1,4 +1,4 @@
-"""What the machine does not allow: said in plain words, and where Python would hang or die of it, before that."""
+"""Check limits of the machine under which Python would hang or crash, and report them in plain words instead."""
 
 import errno
 import mmap
@@ -23,15 +23,15 @@ _HINT = (
 
 
 def one_thread_for_numbers() -> None:
-    """Keep numpy's library to one thread: it raises SIGINT where it cannot start more, and they would disturb runs.
+    """Keep numpy's BLAS library to one thread: more threads disturb runs, and failing to start them raises SIGINT.
 
-    The command does not inherit it.
+    The command does not inherit this limit.
     """
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 
 def refuse_little_memory() -> None:
-    """Refuse an address space in which numpy's library would spin or abort while it is loaded.
+    """Refuse an address space so small that loading numpy's BLAS library would hang or abort.
 
     Raises CannotRunHere: `ulimit -v` allows too little.
     """

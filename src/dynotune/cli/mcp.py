@@ -1,4 +1,4 @@
-"""`dynotune mcp`: the subcommands as tools for coding agents."""
+"""`dynotune mcp`: offer the subcommands as tools to coding agents."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`dynotune memory`: where a command's device memory goes, and what fits; or what a snapshot of the allocator says."""
+"""`dynotune memory`: show where a command's device memory goes and what fits; or explain a snapshot."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def batch_settings(text: str | None) -> list[Setting]:
     """Split `arg.batch=8,16` into one setting per value.
 
     Raises:
-        UsageError: fewer than two values, values that are no whole numbers, or of neither an argument nor a variable.
+        UsageError: there are fewer than two values, one is not a whole number, or NAME is no argument or variable.
     """
     if text is None:
         return []

@@ -1,7 +1,7 @@
-"""Options that several subcommands share, each declared once, and where records go.
+"""Options that several subcommands share, each declared once, and the folder for records.
 
 An option of a run is a field of `schema.run.RunSpec` and an entry of `RUN_OPTIONS` here. A subcommand with a parameter
-`run: RunSpec` gets those options by the decorator `runs_a_command`.
+`run: RunSpec` gets all options of a run from the decorator `runs_a_command`.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def seconds(text: str, option: str) -> float:
 
 
 def seconds_of(param: typer.CallbackParam, value: str | None) -> float | None:
-    """Convert the value of an option that is a length of time; the option's callback."""
+    """Convert the value of an option that is a length of time; used as the option's callback."""
     return None if value is None else seconds(value, param.opts[0])
 
 
 def _num_lanes(value: object) -> int:
-    """Convert the value of `--lanes`: a number from 1, or `auto`, which is 0."""
+    """Convert the value of `--lanes`: a number from 1, or `auto`, which becomes 0."""
     text = str(value)
     if text != "auto" and not (text.isdecimal() and int(text)):
         raise UsageError(f"--lanes {text} is not a number of lanes.", hint="For example --lanes 2, or --lanes auto.")
@@ -69,7 +69,7 @@ def _num_lanes(value: object) -> int:
 
 
 def one_of(*names: str) -> Callable[[typer.CallbackParam, Any], Any]:
-    """Make the callback of an option that takes one of `names`; it raises UsageError for another word."""
+    """Build a callback for an option that takes one of `names`; the callback raises UsageError for any other word."""
 
     def check(param: typer.CallbackParam, value: Any) -> Any:
         if value is not None and value not in names:
@@ -81,7 +81,7 @@ def one_of(*names: str) -> Callable[[typer.CallbackParam, Any], Any]:
 
 
 def number(least: float, most: float = math.inf) -> dict[str, Any]:
-    """Return what an option that takes a number says of it: the help has no room for a range, an error does."""
+    """Build the callback of an option that takes a number; its error names the range, which the help omits."""
 
     def check(value: Any) -> Any:
         if value is not None and not least <= value <= most:
@@ -93,7 +93,7 @@ def number(least: float, most: float = math.inf) -> dict[str, Any]:
 
 
 def option(name: str, *flags: str, **about: Any) -> Any:
-    """Declare an option that `options.toml` has under this name."""
+    """Declare an option with the texts that `options.toml` has under this name."""
     return typer.Option(*flags, **(about | _TOLD[name]))
 
 
@@ -120,7 +120,7 @@ Json = Annotated[str | None, option("json", "--json")]
 
 
 def _of_a_run(name: str, flag: str, *, among: Sequence[str] = (), **about: Any) -> Any:
-    """An option of a run; `among`: the words that it takes."""
+    """Declare an option of a run; `among` lists the words that the option takes."""
     words = {"parser": str, "callback": one_of(*among), "autocompletion": completion.words(among)} if among else {}
     return option(name, flag, rich_help_panel=RUN_PANEL, **words, **about)
 
@@ -155,14 +155,14 @@ _OWN_DEFAULTS: dict[str, Any] = {"base": None, "settings": None}
 
 
 def runs_a_command(*names: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace the parameter `run` of a subcommand by options, and call it with the RunSpec that they say.
+    """Replace the parameter `run` of a subcommand by options, and call the subcommand with the resulting RunSpec.
 
-    `run` holds the command after `--` (none where there is none: `check_run` refuses that), this folder and the
-    environment.
+    `run` holds this folder, the environment, and the command after `--`; if there is no command, `check_run` refuses
+    the run.
 
     Args:
-        names: fields of RunSpec whose options the subcommand has besides those of every run.
-        defaults: of these fields, where they are not the spec's own.
+        names: fields of RunSpec that are options of this subcommand in addition to the options of every run.
+        defaults: default values of these options, if they differ from RunSpec's own.
     """
     import msgspec
 
@@ -194,9 +194,9 @@ def runs_a_command(*names: str, **defaults: Any) -> Callable[[Callable[..., None
 def run_of(
     context: typer.Context, *, settings: Sequence[str] | None = None, base: Path | None = None, **options: Any
 ) -> RunSpec:
-    """Return the run of the command after `--`, here and with this environment.
+    """Return the run of the command after `--`, in this folder and with this environment.
 
-    Raises UsageError: a setting does not exist, or two of one knob were given.
+    Raises UsageError: a setting does not exist, or a knob was given twice.
     """
     run = RunSpec(
         command=list(context.find_root().obj or []),
@@ -211,9 +211,9 @@ def run_of(
 
 
 def typed_settings(texts: Sequence[str] | None) -> list[Setting]:
-    """Return the settings on the command line, one for each knob.
+    """Return the settings on the command line, one per knob.
 
-    Raises UsageError: no such setting, or two of one knob.
+    Raises UsageError: a setting does not exist, or a knob was given twice.
     """
     if not texts:
         return []
@@ -238,13 +238,13 @@ def runs_folder(run_dir: Path | None) -> Path:
 
 
 def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *, but: Collection[str] = ()) -> Path:
-    """Find the folder of `--resume NAME|PATH`: a folder anywhere, or the name of one below `base`.
+    """Find the folder for `--resume NAME|PATH`: any folder, or the name of a folder below `base`.
 
     Args:
-        file: that tells such folders from others, `comparison.json`.
-        but: parameters that may stand beside `--resume`; everything else is as it was begun.
+        file: the file by which such a folder is recognised, for example `comparison.json`.
+        but: parameters that may be given together with `--resume`; all others keep their original values.
 
-    Raises UsageError: there is none, or something else was given.
+    Raises UsageError: the folder does not exist, or another parameter was given.
     """
     from dynotune import launch
 
@@ -272,9 +272,9 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
 
 
 def _is_typed_again(folder: Path, file: str) -> bool:
-    """Tell whether a command and settings may stand beside --resume: for secrets, or as the folder is from elsewhere.
+    """Return whether a command and settings may be given with --resume: if they hold secrets, or the folder is foreign.
 
-    `schema.document.completed` and `origin.refuse_foreign` say what is missing.
+    `schema.document.completed` and `origin.refuse_foreign` report what is missing.
     """
     from dynotune.launch.process import origin
     from dynotune.schema import atomic
@@ -287,14 +287,14 @@ def _is_typed_again(folder: Path, file: str) -> bool:
 
 
 def resume_with(folder: Path) -> str:
-    """Return the word that `--resume` takes for this folder: its name if that is enough."""
+    """Return the argument of `--resume` for this folder: its name if the name is enough, else its path."""
     from dynotune.text import words
 
     return folder.name if folder.parent == runs_folder(None) else words.command([str(folder)])
 
 
 def num_bytes(text: str | None, option: str) -> int | None:
-    """Convert `500M`, `2G` or `1.5GiB` (powers of 1024) or `2GB` (of 1000) to bytes. Raises UsageError for others."""
+    """Convert `500M`, `2G` or `1.5GiB` (powers of 1024) or `2GB` (of 1000) to bytes. Raises UsageError: no size."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip().lower())
@@ -307,9 +307,9 @@ def num_bytes(text: str | None, option: str) -> int | None:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment that dynotune was given, for the command to inherit.
+    """Return the environment in which dynotune was started, for the command to inherit.
 
-    Not `os.environ`: where the locale is C, Python puts LC_CTYPE into its own (PEP 538).
+    `os.environ` is not used: in the C locale, Python adds LC_CTYPE to its own environment (PEP 538).
     """
     try:
         entries = Path("/proc/self/environ").read_bytes().split(b"\0")
@@ -324,7 +324,7 @@ def environment() -> dict[str, str]:
 
 
 def opened(url: str | None) -> Store:
-    """Open the database of `--storage`; stderr tells of its loss. Raises UsageError, CannotRunHere: as `open_store`."""
+    """Open the database of `--storage`, and report its loss on stderr. Raises the same errors as `open_store`."""
     from dynotune import fleet
     from dynotune.cli.answers import say
 
@@ -334,7 +334,7 @@ def opened(url: str | None) -> Store:
 
 
 def check_json(target: str | None) -> None:
-    """Refuse now what `write_json` would refuse after hours of measuring; UsageError as `check_output`."""
+    """Refuse a JSON file that cannot be written, before hours of measuring; UsageError as `check_output`."""
     if target != "-":
         from dynotune.api import check_output
 
@@ -342,12 +342,12 @@ def check_json(target: str | None) -> None:
 
 
 def check_run(context: typer.Context, run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
-    """Refuse a run that cannot begin, before anything waits for another dynotune or is measured.
+    """Refuse a run that cannot begin, before dynotune waits for another dynotune or measures.
 
-    `candidate`: settings of an arm besides the run's own.
+    `candidate`: settings of an arm in addition to the run's own settings.
 
     Raises:
-        UsageError: there is no command, or it is not found.
+        UsageError: there is no command, or the command is not found.
         CannotRunHere: no folder for records can be made.
     """
     from dynotune import launch

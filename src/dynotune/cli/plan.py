@@ -1,4 +1,4 @@
-"""`dynotune plan`: what an engine needs."""
+"""`dynotune plan`: plan an engine for a command's model."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`dynotune precision`: how low the precision of a command can go."""
+"""`dynotune precision`: measure how low the precision of a command can go."""
 
 from typing import Annotated
 

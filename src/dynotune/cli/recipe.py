@@ -1,4 +1,4 @@
-"""`dynotune recipe`: what a recipe says, whether it still holds, and how to have it without dynotune."""
+"""`dynotune recipe`: show a recipe, prove it again, or export it for use without dynotune."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def verify(
 
 
 def _command(context: typer.Context, found: Recipe, file: Path, run: RunSpec) -> list[str]:
-    """Return the words after `--`, else the recipe's own if the user once typed it here, which is said."""
+    """Return the words after `--`, else the recipe's command if the user once typed it here."""
     command = context.find_root().obj
     if command:
         return list(command)
@@ -131,7 +131,7 @@ def _command(context: typer.Context, found: Recipe, file: Path, run: RunSpec) ->
 
 
 def _checked(found: Recipe, file: Path, typed: list[Setting]) -> Checked:
-    """Part the recipe's settings into those that may be applied and the others, which are said on stderr."""
+    """Split the recipe's settings into those that may be applied and the others, which are listed on stderr."""
     from dynotune.recipes import checking
     from dynotune.report import console
 
@@ -144,7 +144,7 @@ def _checked(found: Recipe, file: Path, typed: list[Setting]) -> Checked:
 def _is_met(
     found: Recipe, request: CompareRequest, file: Path, json: str | None, *, left_out: Sequence[Setting]
 ) -> bool:
-    """Measure, say what came of it, and whether that is what the recipe states."""
+    """Measure the recipe again, print the result, and return whether the recipe's stated gain was met."""
     from dynotune.cli import compare
     from dynotune.measure.live import facts_of
     from dynotune.recipes import checking, judge_recipe

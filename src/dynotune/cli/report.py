@@ -1,4 +1,4 @@
-"""`dynotune report`: what was found before, told again."""
+"""`dynotune report`: show the report of an earlier run again."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def report(
 
 
 def _last() -> Path:
-    """Return the newest run that has a report; their names sort by time."""
+    """Return the newest run that has a report; the names of runs sort by time."""
     runs = sorted(runs_folder(None).glob("*"), reverse=True)
     found = next((run for run in runs if any((run / name).is_file() for name in api.IN_A_FOLDER)), None)
     if found is None:
@@ -70,9 +70,9 @@ def _last() -> Path:
 def _tell(
     found: Any, json: str | None, html: Path | None, markdown: Path | None, *, recipe: str, beside: Path | None = None
 ) -> None:
-    """The terminal's report, then the pages: a folder that cannot be written to takes away no more than them.
+    """Print the terminal's report, then write the pages, so that a folder without write access prevents only the pages.
 
-    `beside`: where the page goes if nothing else is asked for.
+    `beside`: the page's default path.
     """
     from dynotune.report.page import html as pages
 
@@ -100,7 +100,7 @@ def _recipe_of(study: Study) -> str:
 
 
 def _recipe_beside(file: Path, study: Study) -> str:
-    """Return the text of the recipe that the study wrote; "" if there is none to be read."""
+    """Return the text of the recipe that the study wrote; "" if no recipe can be read."""
     path = file.with_name(RECIPE)
     if not study.recipe or not path.is_file():
         return ""

@@ -1,4 +1,4 @@
-"""`dynotune run`: the command with settings, as if dynotune were not there."""
+"""`dynotune run`: run the command with settings, as if dynotune were not there."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def transparently(
     json: str | None = None,
     watch: Callable[[Path | None], Callable[[Exit], bool]] | None = None,
 ) -> NoReturn:
-    """Run the command with the settings, write its record, and exit as it did.
+    """Run the command with the settings, write the run's record, and exit as the command did.
 
-    `watch`: begins to watch the run in a folder; what it returns is called with the end, before the record is written,
-    and True exits with 1, as a gate.
+    `watch`: starts to watch the run in a folder, and returns a function. That function is called when the run ends,
+    before the record is written; if it returns True, dynotune exits with 1.
     """
     check_json(json)
     if strict and recipe is None:
@@ -112,9 +112,9 @@ def transparently(
 
 @contextlib.contextmanager
 def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
-    """Yield the run folder. If there can be none the command runs all the same, and nothing of it is recorded.
+    """Yield the run folder, or None if no folder can be made: the command then runs all the same, without a record.
 
-    Settings that act inside the process take a folder while it runs: a temporary one, or they are left out.
+    Settings that act inside the process then use a temporary folder while it runs, or are left out.
     """
     import tempfile
 
@@ -140,14 +140,14 @@ def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
 
 
 def say(text: str) -> None:
-    """Print a line beside the command's own, on stderr and without secrets."""
+    """Print a message on stderr beside the command's output, without secrets."""
     from dynotune.text import words
 
     print(f"dynotune: {words.plain(redaction.redacted(text), longest=4000)}", file=sys.stderr)
 
 
 def _let_interrupts_pass() -> None:
-    """Leave Ctrl-C to the command from here on: it neither ends us before it nor changes how we end after it."""
+    """Leave Ctrl-C to the command from here on: dynotune then ends after the command, and as the command did."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         # Not SIG_IGN, which the command would inherit.
         signal.signal(signal.SIGINT, lambda number, frame: None)
@@ -165,9 +165,9 @@ def _end_as(exit_: Exit) -> NoReturn:
 
 
 def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, strict: bool) -> list[Setting]:
-    """Return the recipe's settings that may be applied, and the command line's, which win; the others are said.
+    """Return the recipe's applicable settings, overridden by those of the command line; print the ones left out.
 
-    Raises CannotRunHere: there are others, and `strict`.
+    Raises CannotRunHere: settings were left out, and `strict` is true.
     """
     given = typed_settings(texts)
     if recipe is None:
@@ -187,7 +187,7 @@ def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, str
 
 
 def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], *, strict: bool) -> None:
-    """Say on stderr in what this is not as the recipe was proved. Raises CannotRunHere: it is not, and `strict`."""
+    """Print how this machine or command differs from the recipe's. Raises CannotRunHere: if `strict`, and it does."""
     from dynotune.recipes import checking
 
     said = [str(differs) for differs in checking.differences(recipe, facts, command, strict=strict)]
@@ -203,7 +203,7 @@ def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], 
 
 
 def _facts(command: list[str], cwd: Path, env: dict[str, str], settings: list[Setting], recipe: Recipe | None) -> Facts:
-    """Return the facts that the settings, or the proofs of the recipe, need; else nothing is asked."""
+    """Collect the facts that the settings, or the proofs of the recipe, need; no other facts are collected."""
     from dynotune import knobs, probe
 
     if not settings and recipe is None:
@@ -220,7 +220,7 @@ def _facts(command: list[str], cwd: Path, env: dict[str, str], settings: list[Se
 
 
 def _warn(record: Run) -> None:
-    """Say on stderr why memory ran out, and which settings the process did not have; its own end stays as it is."""
+    """Print on stderr why memory ran out and which settings failed to apply; the command's exit code stays as it is."""
     from dynotune.schema.facts import Unknown
 
     for said in {process.out_of_memory for process in record.processes if process.out_of_memory}:

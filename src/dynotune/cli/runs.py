@@ -1,4 +1,4 @@
-"""`dynotune runs`: the runs that are kept, and their removal."""
+"""`dynotune runs`: list the runs that are kept, and remove runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ runs = typer.Typer(invoke_without_command=True, help=HELP_OF["runs"]["help"])
 
 
 class KeptRuns(msgspec.Struct, frozen=True):
-    """Document of `--json`, the newest run first. `alive`: a process uses it."""
+    """The document of `--json`, with the newest run first. `alive`: a process still uses the run."""
 
     schema: str = "dynotune.runs/1"
     runs: list[dict[str, Any]] = []
@@ -84,7 +84,7 @@ def rm(
 
 
 def _folders(base: Path) -> list[Path]:
-    """Return the folders of runs, the newest first; other files and links are nobody's run."""
+    """Return the folders of runs, the newest first; other files and links are skipped."""
     named = (path for path in base.glob("*") if NAME.fullmatch(path.name))
     return sorted((path for path in named if path.is_dir() and not path.is_symlink()), reverse=True)
 

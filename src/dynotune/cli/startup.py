@@ -1,4 +1,4 @@
-"""`dynotune startup`: GPU code, JIT and compile caches, and the time to the first step."""
+"""`dynotune startup`: show GPU code, JIT and compile caches, and the time to the first step."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def scan(
 
 def _places(paths: list[Path], python: str | None, command: list[str] | None) -> code_places.Places:
     """Raises:
-    UsageError: a path is not there, or `--python` is no interpreter.
-    CannotRunHere: only a run would tell what the command loads.
+    UsageError: a path does not exist, or `--python` is not an interpreter. CannotRunHere: only a run would show which
+    libraries the command loads.
     """
     from dynotune.probe import interpreter_asked
     from dynotune.probe.gpu_code import code_places

@@ -1,4 +1,4 @@
-"""`dynotune startup warm`, `pack` and `unpack`: compile caches filled, taken along, and put in place."""
+"""`dynotune startup warm`, `pack` and `unpack`: fill compile caches, pack them into a file, and unpack them."""
 
 from __future__ import annotations
 
@@ -144,9 +144,9 @@ def unpack(
 
 
 def _refuse(differences: list[Difference], name: str, force: bool) -> None:
-    """Refuse what would crash here; and, unless forced, what would be of no use.
+    """Refuse a pack that would crash here and, unless forced, a pack that would be useless here.
 
-    Raises CannotRunHere: with every reason.
+    Raises CannotRunHere: the error lists every reason.
     """
     dangerous = [each for each in differences if each.severity == "dangerous"]
     others = [each for each in differences if each.severity in ("useless", "unknown")]

@@ -1,4 +1,4 @@
-"""`dynotune studies`: the studies in a database."""
+"""`dynotune studies`: list the studies in a database."""
 
 from dynotune.cli import answers
 from dynotune.cli.options import Json, Storage, check_json, opened

@@ -1,4 +1,4 @@
-"""`dynotune trace`: what a recorded trace says the time went to, or that of a command recorded for it."""
+"""`dynotune trace`: show where the time went in a recorded trace, or in a command that is recorded for this purpose."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _explained(files: Sequence[Path], asked: api.Question, limit_bytes: int | No
 
 
 def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answer:
-    """Record it with its progress on stderr, and explain what was recorded."""
+    """Record the command with progress on stderr, and explain the trace."""
     from dynotune.measure.live import record
     from dynotune.report import Progress, console
 
@@ -120,7 +120,7 @@ def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answ
 def _answer(
     arguments: Sequence[Sequence[Timeline]], asked: api.Question, top: int, *, notes: Sequence[str] = ()
 ) -> Answer:
-    """Say what one trace shows, or how two differ. `notes`: what to be wary of, known before it was read."""
+    """Explain one trace, or the difference between two traces. `notes`: warnings known before the files were read."""
     from dynotune.report.trace import difference_report, trace_report
     from dynotune.schema.trace_summary import TraceSummary
 
@@ -144,7 +144,7 @@ def _read(arguments: Sequence[Sequence[Path]], limit_bytes: int | None) -> list[
 
 @contextmanager
 def _bar(paths: Sequence[Path]) -> Iterator[Callable[[int, int | None], None] | None]:
-    """Show a bar on stderr for what takes a while, if somebody can see it."""
+    """Show a progress bar on stderr for slow work, if stderr is a terminal."""
     if sum(path.stat().st_size for path in paths) < BAR_FROM_BYTES or not sys.stderr.isatty():
         yield None
         return

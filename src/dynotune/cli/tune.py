@@ -1,4 +1,4 @@
-"""`dynotune tune`: find what helps a command, prove it, and write it down."""
+"""`dynotune tune`: find the settings that help a command, prove them, and write them to a recipe."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ def tune(
 
 
 def _shared(context: typer.Context, storage: str | None, name: str) -> dict[str, Any]:
-    """Return what a study in a database is given, until the subcommand ends. Raises as `options.opened`."""
+    """Return the store and name of a study in a database. Raises the same errors as `options.opened`."""
     return {"store": context.with_resource(options.opened(storage)), "name": name} if storage or name else {}
 
 
 def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Setting]]:
-    """Read the base recipe. Raises RecordError and UsageError: it is no recipe, or holds what may not be applied."""
+    """Read the base recipe. Raises RecordError and UsageError: it is no recipe, or may not be applied."""
     from dynotune.recipes import checking
     from dynotune.schema import recipe as recipes
     from dynotune.schema.study import BaseRecipe
@@ -117,9 +117,9 @@ def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Set
 
 
 def studied(request: TuneRequest, budget_s: float, **shared: Any) -> tuple[Path, Study]:
-    """Make the study with its progress on stderr; `shared`: as `search.tune.tune` takes it.
+    """Run the study with its progress on stderr; `shared`: as `search.tune.tune` takes it.
 
-    Raises DynotuneError: as `search.tune.tune`; Interrupted after saying how to go on.
+    Raises DynotuneError: as `search.tune.tune`; Interrupted after printing how to continue.
     """
     from dynotune.search import tune as studies
 
@@ -127,7 +127,7 @@ def studied(request: TuneRequest, budget_s: float, **shared: Any) -> tuple[Path,
 
 
 def _watched(work: Callable[[Watcher], T]) -> T:
-    """Do the work with its progress on stderr; Interrupted is raised after saying how to go on."""
+    """Do the work with its progress on stderr; Interrupted is raised after printing how to continue."""
     from dynotune.measure.comparison import Interrupted
     from dynotune.report import Progress, console
     from dynotune.report.study import study_report
@@ -149,10 +149,10 @@ def _watched(work: Callable[[Watcher], T]) -> T:
 
 
 def _hand_over(folder: Path, study: Study, *, output: Path | None, report: Path | None) -> Path:
-    """Put the recipe and the report where they were asked for; a recipe of other origin is not replaced unasked.
+    """Copy the recipe and the report to the requested files; a recipe of other origin is not replaced without request.
 
     Returns:
-        Where the recipe is, if there is one.
+        The path of the recipe, if there is one.
     """
     from dynotune.search import RECIPE as KEPT
     from dynotune.search import REPORT
@@ -181,7 +181,7 @@ def _copy(source: Path, target: Path, option: str) -> None:
 
 
 def show(study: Study, json: str | None, *, recipe: Path) -> None:
-    """Print the study, unless its JSON goes to standard output. `recipe`: where it is, if there is one."""
+    """Print the study, unless its JSON goes to standard output. `recipe`: the path of the recipe, if there is one."""
     from dynotune.report.study import study_report
 
     if json != "-":

@@ -1,4 +1,4 @@
-"""`dynotune watch`: a run as it is now, in the terminal, as a page, for Prometheus."""
+"""`dynotune watch`: show a run live in the terminal, on a page, or for Prometheus."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def watch(
         )
 
     def watcher(at: Path, stack: contextlib.ExitStack) -> Watcher:
-        """Return the watcher of that folder, with what shows it; the stack ends them."""
+        """Yield the watcher of that folder with its outputs; the exit stack ends them."""
         from dynotune.watch import Commands, Server, Watcher
 
         made = Watcher(at, fail_on=limits)
@@ -69,7 +69,7 @@ def watch(
 
 
 def _begin(watcher: Callable[..., Watcher], own: Path | None) -> Callable[[Exit], bool]:
-    """Watch the run that begins in this folder, in a thread; returns what ends that."""
+    """Start to watch the run in this folder in a thread, and return a function that stops watching."""
     from dynotune.watch import Lines
 
     if own is None:
@@ -94,7 +94,7 @@ def _begin(watcher: Callable[..., Watcher], own: Path | None) -> Callable[[Exit]
 
 
 def _watched(watcher: Watcher) -> None:
-    """Watch; once an alert has lasted too long, end the command."""
+    """Watch the run; if an alert lasts too long, end the command."""
     with _said_if_it_fails():
         watcher.run()
         if watcher.failed is not None:
@@ -112,7 +112,7 @@ def _said_if_it_fails() -> Iterator[None]:
 
 
 def _join(folder: Path, watcher: Callable[..., Watcher], *, stays: bool) -> None:
-    """Watch a run that somebody else started, until it ends or Ctrl-C; a page stays until Ctrl-C."""
+    """Watch a run that another process started, until the run ends or Ctrl-C; a page stays until Ctrl-C."""
     from dynotune.watch import Lines, Screen
 
     if not (folder / "plan.json").exists():

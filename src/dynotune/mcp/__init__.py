@@ -1,4 +1,4 @@
-"""Serve dynotune to coding agents: subcommands as tools of the Model Context Protocol, and a page on their use."""
+"""Serve dynotune to coding agents: subcommands as tools of the Model Context Protocol, and a page on them."""
 
 from pathlib import Path
 
@@ -14,12 +14,12 @@ def serve(root: Path, *, allow_run: bool) -> None:
     """Serve on standard input and output until they are closed.
 
     Args:
-        root: commands run and files are read there and below, nowhere else.
-        allow_run: commands of the user's may be started.
+        root: the folder in and below which commands run and files are read, nowhere else.
+        allow_run: let the agent start the user's commands.
 
     Raises:
         CannotRunHere: the protocol's library is not installed.
-        UsageError: the root is no folder.
+        UsageError: the root is not a folder.
     """
     from dynotune.schema.errors import CannotRunHere, UsageError
 

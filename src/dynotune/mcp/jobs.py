@@ -1,7 +1,7 @@
-"""Subcommands that are started for an agent, each in a process and a folder of its own: one may outlive its server.
+"""Run subcommands for an agent, each as a job with its own process and folder; a job may outlive the server.
 
-A job's folder holds `report.txt` (what a person would read), `progress.txt` (what is said meanwhile), `answer.json`
-and, once it has ended under its server's eyes, `exit_code`.
+A job's folder holds `report.txt` (the report for a person), `progress.txt` (messages while the job runs), `answer.json`
+and, if the job ended while its server was running, `exit_code`.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ _VERDICT = ("verdict", "speedup", "ci", "unit", "reason")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A subcommand that runs or ran. Its folder is named after it."""
+    """A subcommand that runs or ran for an agent. The job's id is the name of its folder."""
 
     folder: Path
 
@@ -43,7 +43,7 @@ class Job:
         return self.folder.name
 
     def is_running(self) -> bool:
-        """Tell whether its process is there, and not another of its number. It is until its end is noted."""
+        """Return whether the job's own process still runs. A job runs until its end is written to its folder."""
         if self._text("exit_code") or not (noted := self._text("process").split()):
             return False
         try:
@@ -52,14 +52,14 @@ class Job:
             return False
 
     def so_far(self) -> str:
-        """Return the last lines of what it says while it runs."""
+        """Return the last lines of the job's progress."""
         said = [line for line in self._text("progress.txt").splitlines() if line.strip()]
         return "\n".join(words.plain(line, longest=LONGEST_LINE) for line in said[-LAST_LINES:])
 
     def answer(self) -> dict[str, Any]:
-        """Return what an agent is told: bounded, with the places of the whole.
+        """Return the answer for the agent: a bounded text, with the paths of the complete files.
 
-        Texts of the user's program in it are data; control characters are written as escapes.
+        Text from the user's program is quoted as data; control characters are written as escapes.
         """
         told: dict[str, Any] = {"job": self.id}
         if self.is_running():
@@ -79,7 +79,7 @@ class Job:
         return told
 
     def stop(self) -> None:
-        """Interrupt it as Ctrl-C would: what was measured is kept."""
+        """Interrupt the job as Ctrl-C would; its measurements so far are kept."""
         if self.is_running():
             with contextlib.suppress(OSError, ValueError):
                 os.killpg(int(self._text("process").split()[0]), signal.SIGINT)
@@ -108,7 +108,7 @@ def start(subcommand: Sequence[str], root: Path, folder: Path, command: Sequence
     """Start `dynotune SUBCOMMAND -- COMMAND` in `folder`, for a server of `root`.
 
     Raises:
-        UsageError: the job's folder cannot be made, or no process started.
+        UsageError: the job's folder cannot be made, or the process cannot be started.
     """
     job = Job(base() / f"{subcommand[0]}-{secrets.token_hex(4)}")
     written = [] if subcommand[0] in WITHOUT_REPORT else ["--json", str(job.folder / "answer.json")]
@@ -137,10 +137,10 @@ def _note_end(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def find(id: str, root: Path) -> Job:
-    """Return the job of this id that a server of this root started, an earlier one, too.
+    """Return the job with this id that a server of this root started, including earlier servers.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such job.
     """
     known = {path.parent.name: path for path in base().glob("*/root")}
     if id not in known or known[id].read_bytes() != os.fsencode(root):
@@ -149,7 +149,7 @@ def find(id: str, root: Path) -> Job:
 
 
 def finished(job: Job, wait_s: float) -> bool:
-    """Wait for the job for so long at most; tell whether it has ended."""
+    """Wait at most this many seconds for the job to end; return whether it has ended."""
     until_s = time.monotonic() + wait_s
     while job.is_running() and time.monotonic() < until_s:
         time.sleep(0.1)

@@ -1,8 +1,8 @@
-"""The tools. Each starts dynotune as a person would and returns its report, the verdict with its interval, and where
-the whole JSON lies.
+"""The tools that dynotune offers to a coding agent. Each tool starts dynotune as a person would, and returns the
+report, the verdict with its interval, and the path of the complete JSON.
 
-Tools that start a command of the user's exist only where the server was allowed to (`--allow-run`), and in no folder
-but the server's root and those below.
+Tools that start the user's commands exist only if the server was started with `--allow-run`, and run only in the
+server's root folder and below.
 """
 
 import os
@@ -40,19 +40,19 @@ Answer = dict[str, Any]
 
 
 class _Tools:
-    """State that the tools share: where they may work, and what they may start."""
+    """State that all tools share: the folder in which they may work, and the commands that they may start."""
 
     def __init__(self, root: Path, *, allow_run: bool) -> None:
         self.root, self.allow_run = root.resolve(), allow_run
 
     async def at_once(self, *subcommand: str) -> Answer:
-        """Run a subcommand that starts nothing of the user's."""
+        """Run a subcommand that starts none of the user's commands."""
         return await self._done(partial(jobs.start, subcommand, self.root, self.root), 120.0, None)
 
     async def of_command(
         self, subcommand: list[str], command: list[str], folder: str, wait_s: float, context: Context[Any]
     ) -> Answer:
-        """Run a subcommand with a command of the user's, for so long; then it goes on as a job."""
+        """Run a subcommand with the user's command for at most `wait_s` seconds; after that it goes on as a job."""
         if not self.allow_run:
             raise ToolError("This server starts no commands. Start it with `dynotune mcp --allow-run --root FOLDER`.")
         place = self.inside(folder)
@@ -68,7 +68,7 @@ class _Tools:
         return await self._done(partial(jobs.start, subcommand, self.root, place, command), wait_s, context)
 
     def inside(self, path: str, *, of: str = "The path", followed: bool = True) -> Path:
-        """Return a path below the root, absolute; links are followed, but for programs: an environment has them."""
+        """Return an absolute path below the root. Links are followed, except to programs (environments have them)."""
         found = (self.root / path).resolve() if followed else Path(os.path.normpath(self.root / path))
         if not found.is_relative_to(self.root):
             raise ToolError(f"{of} {path!r} is outside of {self.root}. Start the server with another --root.")
@@ -83,7 +83,7 @@ class _Tools:
 
 
 async def waited(job: jobs.Job, wait_s: float, context: Context[Any] | None) -> Answer:
-    """Return the job's answer once it has one, or after `wait_s`; meanwhile the agent hears of its progress."""
+    """Return the job's answer when it has one, or after `wait_s` seconds; the agent receives the progress meanwhile."""
     began_s = time.monotonic()
     while (passed_s := time.monotonic() - began_s) < wait_s:
         if await anyio.to_thread.run_sync(jobs.finished, job, min(POLL_S, wait_s - passed_s)):
@@ -94,11 +94,11 @@ async def waited(job: jobs.Job, wait_s: float, context: Context[Any] | None) -> 
 
 
 def server(root: Path, *, allow_run: bool) -> MCPServer[Any]:
-    """Make the server.
+    """Build the server with its tools.
 
     Args:
-        root: commands run and files are read there and below, nowhere else.
-        allow_run: commands of the user's may be started.
+        root: the folder in and below which commands run and files are read, nowhere else.
+        allow_run: let the agent start the user's commands.
     """
     tools = _Tools(root, allow_run=allow_run)
     served: MCPServer[Any] = MCPServer("dynotune", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR")
@@ -179,7 +179,7 @@ def server(root: Path, *, allow_run: bool) -> MCPServer[Any]:
 
 
 def _word(text: str) -> str:
-    """Return an argument that is no option."""
+    """Return the argument, which must not look like an option."""
     if text.startswith("-"):
         raise ToolError(f"{text!r} is no value; options are not passed on.")
     return text

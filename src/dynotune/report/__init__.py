@@ -1,11 +1,11 @@
-"""Schema objects in, text out.
+"""Render schema objects as text.
 
-Reports of diagnoses, examinations, recipes, comparisons and device memory are here; `study/` shows a study in the
-terminal and `page/` the same as a page, `trace/` recorded traces, `startup/` timed starts and caches. `catalogue` shows
-knobs, `claims` advice, `export` writes settings for shells, containers and administrators, `layout` makes tables.
+This room renders diagnoses, examinations, recipes, comparisons and device memory; `study/` renders a study for the
+terminal and `page/` as a page, `trace/` recorded traces, `startup/` timed starts and caches. `catalogue` renders knobs,
+`claims` advice; `export` writes settings for shells, containers and administrators; `layout` builds tables.
 
-Nothing here decides: a verdict is shown as it was found, and what is unknown is called unknown. How a number reads is
-`text`'s. The face imports late, because parsing a command needs no rich.
+No report decides anything: a verdict is shown as it was found, and an unknown value is called unknown. `text` formats
+numbers. The room imports its modules late, because parsing a command line does not need rich.
 """
 
 from typing import TYPE_CHECKING

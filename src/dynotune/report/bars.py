@@ -1,4 +1,4 @@
-"""Shares of a step, or of a trace's window, as one bar with a legend."""
+"""Draw shares of a step, or of a trace's window, as one bar with a legend."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ JUSTIFIED: list[Literal["left", "right"]] = ["left", "left", "right", "right"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part: how it is drawn and called.
+    """One part of a bar: its name and how it is drawn.
 
     Args:
-        field: of the shares that it is a part of.
-        glyph, ascii_glyph: fill its stretch of the bar; told apart without colour.
-        alone: what it is called where there is no device; "" for the same.
+        field: name of the part's field in the shares.
+        glyph, ascii_glyph: the character that fills the part; distinct without colour.
+        alone: name of the part if there is no device; "" for the same name.
     """
 
     field: str
@@ -71,11 +71,11 @@ OF_A_WINDOW = (
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Shares as one bar.
+    """A bar that shows shares.
 
     Args:
-        widest: columns, where there is room for them.
-        of_width: the part of that width that the bar takes.
+        widest: largest width in columns.
+        of_width: the fraction of that width that the bar takes.
     """
 
     parts: Sequence[Part]
@@ -84,7 +84,7 @@ class Bar:
     of_width: float = 1.0
 
     def cells(self, width: int) -> list[int]:
-        """Return columns of each part, by largest remainders; they sum to `width`, or to 0 if all shares are 0."""
+        """Return the columns of each part, by largest remainders; they sum to `width`, or to 0 if all shares are 0."""
         sizes = [max(0.0, part.of(self.shares)) for part in self.parts]
         total = sum(sizes)
         if not total:
@@ -111,10 +111,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """The parts with their shares and times, in two columns where there is room.
+    """A legend: the parts with their shares and times, in two columns if there is room.
 
     Args:
-        time: what a share takes, in words.
+        time: function that formats the time of a share.
     """
 
     parts: Sequence[Part]

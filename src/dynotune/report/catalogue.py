@@ -1,4 +1,4 @@
-"""Knobs, as a table and one at a time."""
+"""Show knobs, as a table or one at a time."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ EFFECT_STYLES = {"exact": "green", "sampling": "green", "numerics": "yellow", "s
 
 
 def table(knobs: Sequence[Knob]) -> RenderableType:
-    """Lay out all of `knobs`, a row each, with what the words in it mean below."""
+    """Build a table with one row per knob, and explain the table's words below it."""
     rows = layout.table("Knob:whole", "What it does:text", style="bold")
     family = ""
     for knob in knobs:
@@ -62,7 +62,7 @@ def table(knobs: Sequence[Knob]) -> RenderableType:
 
 
 def explanation(knob: Knob) -> RenderableType:
-    """Explain one knob, with everything that is known of it."""
+    """Explain one knob with all of its fields."""
     rows = [
         ("values", values(knob)),
         ("default", knob.default),
@@ -128,7 +128,7 @@ def _spelled(value: object) -> str:
 
 
 def _example(knob: Knob) -> str:
-    """Return a value that somebody might try: the last that is listed, else a small number."""
+    """Return an example value for the knob: the last listed value, else a small number."""
     if knob.values:
         return _spelled(knob.values[-1])
     if knob.type == "bool":

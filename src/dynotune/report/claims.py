@@ -1,4 +1,4 @@
-"""Claims with what came of testing them, and explanations of findings, in the terminal."""
+"""Show claims with the evidence for or against them, and explanations of findings, in the terminal."""
 
 from collections import Counter
 from collections.abc import Container, Iterable
@@ -12,13 +12,13 @@ from dynotune.schema.claims import CHANGES, SETTLED, Bundle, Claim, Explained, E
 from dynotune.text import words
 
 SCOPES = {
-    "machine": "machine and environment alone: dynotune doctor, and dynotune diagnose",
-    "program": "a command that was watched: dynotune diagnose",
+    "machine": "the machine and environment alone, by dynotune doctor or dynotune diagnose",
+    "program": "a watched command, by dynotune diagnose",
 }
 
 
 def claim_report(claim: Claim, names: Container[str] = ()) -> RenderableType:
-    """Show one claim: what people say, what is so, how it is tested; of these rows alone, if any are named."""
+    """Show one claim: what people say, what is true, and how the claim is tested; or only the named rows of these."""
     rows = [
         ("said", claim.says),
         ("seen", claim.seen),

@@ -1,4 +1,4 @@
-"""A diagnosis in the terminal: the verdict, where a step goes, findings worst first, and what is not known."""
+"""Show a diagnosis in the terminal: the verdict, where a step's time goes, findings worst first, and unknowns."""
 
 from collections.abc import Sequence
 
@@ -97,14 +97,14 @@ def _findings(heading: str, findings: Sequence[Finding], command: Sequence[str])
 
 
 def _finding(finding: Finding, command: Sequence[str]) -> RenderableType:
-    """Show what it costs, what it is, where, and what to do."""
+    """Show a finding: its title, and below it claim, place and remedy."""
     grid = _title_of(finding)
     grid.add_row("", Text("\n").join(_lines(finding)))
     return Group(grid, *_commands(finding, command))
 
 
 def _title_of(finding: Finding) -> Table:
-    """Show the severity at the left; beside it the finding's id and its share."""
+    """Show severity, id and share of a finding."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True, width=8)
     grid.add_column(overflow="fold")
@@ -114,7 +114,7 @@ def _title_of(finding: Finding) -> Table:
 
 
 def cost(finding: Finding) -> str:
-    """Say what it costs at most, and what it is about if that is not speed."""
+    """Say how much of a step the finding costs at most, and its kind if that is not speed."""
     kind = {"speed": "", "jitter": "", "start": "time to the first step"}.get(finding.kind, finding.kind)
     if isinstance(finding.share, Unknown):
         bound = "" if finding.kind not in ("speed", "jitter") else "how much is not known"
@@ -154,7 +154,7 @@ def _jitter(diagnosis: Diagnosis, findings: Sequence[Finding]) -> list[Renderabl
 
 
 def jitter_in_words(diagnosis: Diagnosis) -> str:
-    """Say how uneven steps are if no finding does; "" if they are not."""
+    """Describe how uneven step times are, if no finding describes that; "" if steps are even."""
     steps = diagnosis.steps
     if isinstance(steps, Unknown) or not steps.slow or any(one.kind == "jitter" for one in diagnosis.findings):
         return ""
@@ -165,7 +165,7 @@ def jitter_in_words(diagnosis: Diagnosis) -> str:
 
 
 def _not_known(unknown: Sequence[NotKnown]) -> list[RenderableType]:
-    """List what no rule could judge, a line for each reason; those that silence most rules first."""
+    """List rules that could not judge, one line per reason; reasons that affect most rules come first."""
     if not unknown:
         return []
     by_reason: dict[tuple[str, str], list[str]] = {}

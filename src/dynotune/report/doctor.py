@@ -1,4 +1,4 @@
-"""What a machine and its environment say, in the terminal."""
+"""Show what is known about a machine and its environment in the terminal."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,10 +28,10 @@ NEXT = "What a program loses to these: dynotune diagnose -- COMMAND. More on one
 
 
 def examination_report(examination: Examination, *, costs: Mapping[str, str]) -> RenderableType:
-    """Show the whole answer, worst first.
+    """Show the whole examination, worst findings first.
 
     Args:
-        costs: id of a finding to why it costs.
+        costs: finding id to the text on why the finding costs time.
     """
     parts: list[RenderableType] = [_head(examination)]
     parts += [finding_lines(finding, costs=costs.get(finding.id, "")) for finding in examination.findings]
@@ -110,7 +110,7 @@ def _titled(title: str, content: RenderableType) -> RenderableType:
 
 
 def _differences(differences: Sequence[Difference]) -> RenderableType:
-    """Show rows under why they can matter; what only one machine knows is named at the end."""
+    """Show differing facts, grouped by why they can matter; facts that only one machine knows are named at the end."""
     if not differences:
         return _titled("Against the other machine", Text("No fact that can matter differs."))
     known = [each for each in differences if not isinstance(each.here, Unknown) and not isinstance(each.there, Unknown)]
@@ -152,7 +152,7 @@ def _value(name: str, value: Value | Unknown) -> Text:
 
 
 def _run(values: Sequence[int | str]) -> str:
-    """Show numbers behind how many they are; a long row of them by its ends."""
+    """Show how many numbers there are, then the numbers; of a long row only both ends."""
     if not all(isinstance(value, int) for value in values):
         return ", ".join(map(str, values))
     listed = f"{values[0]} … {values[-1]}" if len(values) > MOST_NUMBERS else ", ".join(map(str, values))
@@ -160,7 +160,7 @@ def _run(values: Sequence[int | str]) -> str:
 
 
 def _not_known(unknown: Sequence[NotKnown]) -> RenderableType:
-    """List what is not known; rules that lack the same stand together."""
+    """List unknown facts; rules that lack the same fact stand together."""
     by_reason: dict[str, list[str]] = {}
     for each in unknown:
         by_reason.setdefault(words.plain(f"{each.missing}: {each.reason}"), []).append(words.plain(each.id))

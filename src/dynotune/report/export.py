@@ -1,4 +1,4 @@
-"""A recipe for those who start the program without dynotune: shell, Docker, Kubernetes; sysctl for an administrator."""
+"""Write a recipe for use without dynotune: for shell, Docker and Kubernetes, or sysctl for an administrator."""
 
 import json
 import re
@@ -20,21 +20,21 @@ _SYSCTL_RULES = ("numa-balancing", "zone-reclaim")
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A recipe by what it takes to have it without dynotune.
+    """A recipe, split by what is needed to apply it without dynotune.
 
     Args:
-        recipe: its file, as it was named.
-        about: lines on what it gained and where.
-        command: that it was proved on; may be empty.
-        typed: settings that `dynotune run` takes from its user only.
-        left_out: settings that are not written unless the user types them: the options that do so.
-        variables: name to value; `secret`: the names of others, whose values are nobody else's to read.
-        preload: libraries to be put first in LD_PRELOAD, by their sonames.
-        unset: variables to be taken away.
-        code: setting to the line of Python that does it.
-        beside: setting to what else has to be done for it.
-        shm_size: for the batches of loader workers, `16Gi`; "" where no setting means that there are any.
-        shm_why: where that size is from.
+        recipe: path of the recipe file, as the user typed it.
+        about: lines on the gain and the machine.
+        command: the command on which the recipe was proved; may be empty.
+        typed: settings that `dynotune run` takes only from its user.
+        left_out: settings that are written only if the user types them, each with the options to type.
+        variables: name to value; `secret` lists the names of variables whose values must not be written.
+        preload: libraries to put first in LD_PRELOAD, by their sonames.
+        unset: variables to remove.
+        code: setting to the line of Python that applies the setting.
+        beside: setting to what else has to be done for the setting.
+        shm_size: shared memory for the batches of loader workers, `16Gi`; "" if no setting needs any.
+        shm_why: how that size was determined.
     """
 
     recipe: str
@@ -53,7 +53,7 @@ class Parts:
 
     @property
     def removed(self) -> list[str]:
-        """List variables to be taken away that a shell can name."""
+        """List the variables to remove whose names a shell can use."""
         return [name for name in self.unset if _NAME.fullmatch(name)]
 
 
@@ -90,7 +90,7 @@ def docker(parts: Parts) -> str:
 
 
 def kubernetes(parts: Parts) -> str:
-    """Write YAML to be merged into a pod's template: env, and shared memory for loader workers."""
+    """Write YAML to merge into a pod's template: env, and shared memory for loader workers."""
     good, bad = _by_name(parts, may_hold=lambda sign: sign != "\0" and category(sign) != "Cs")
     if parts.preload:
         good["LD_PRELOAD"] = ":".join(parts.preload)
@@ -113,10 +113,10 @@ def kubernetes(parts: Parts) -> str:
 
 
 def sysctl(recipe: str, findings: Sequence[Finding], unknown: Sequence[NotKnown]) -> str:
-    """Write a file for /etc/sysctl.d, of what `doctor` finds on this machine; nothing is applied.
+    """Write a file for /etc/sysctl.d from the findings of `doctor` on this machine; nothing is applied.
 
     Args:
-        findings, unknown: of the machine that it is written on.
+        findings, unknown: results of the examination of this machine.
     """
     lines = commented(
         [
@@ -185,10 +185,10 @@ def _nothing(parts: Parts) -> list[str]:
 
 
 def _by_name(parts: Parts, *, may_hold: Callable[[str], bool]) -> tuple[dict[str, str], list[str]]:
-    """Return variables that a shell can name and the file can hold, and a note on the others.
+    """Return the variables that a shell can name and the file can hold, and a note on the others.
 
     Args:
-        may_hold: whether a character that does not print can stand in a value all the same.
+        may_hold: whether a value may contain a given non-printing character.
     """
     good = {name: value for name, value in parts.variables.items() if _NAME.fullmatch(name)}
     bad = [name for name in (*parts.variables, *parts.unset) if not _NAME.fullmatch(name)]
@@ -207,24 +207,24 @@ def _shows(sign: str) -> bool:
 
 
 def _without(names: Sequence[str], parts: Parts) -> list[str]:
-    """Return the command, begun by `env`, which takes these variables away."""
+    """Return the command, prefixed by `env` with options that remove these variables."""
     return ["env", *(word for name in names for word in ("-u", name)), *_command(parts)]
 
 
 def _command(parts: Parts) -> list[str]:
-    """Return the words of the command for a file of text; a stand-in if it has none, or one that is no UTF-8."""
+    """Return the command's words for a text file; a placeholder if there is no command, or a word is not UTF-8."""
     is_text = all(ord(sign) < 0xD800 or ord(sign) > 0xDFFF for word in parts.command for sign in word)
     return parts.command if parts.command and is_text else ["COMMAND"]
 
 
 def docker_variables(variables: Mapping[str, str]) -> list[str]:
-    """Write lines of a Dockerfile: a `$` stays one."""
+    """Write lines of a Dockerfile, in which a `$` stays a `$`."""
     values = {name: re.sub(r'(["\\$])', r"\\\1", value) for name, value in variables.items()}
     return [f'ENV {name}="{value}"' for name, value in values.items()]
 
 
 def container(variables: Mapping[str, str]) -> list[str]:
-    """Write the beginning of what is merged into a pod's template."""
+    """Write the first lines of the YAML to merge into a pod's template."""
     lines = ["spec:", "  containers:", "    - name: CONTAINER  # yours", *(["      env:"] if variables else [])]
     for name, value in variables.items():
         lines += [f"        - name: {quoted(name)}", f"          value: {kubernetes_quoted(value)}"]
@@ -232,7 +232,7 @@ def container(variables: Mapping[str, str]) -> list[str]:
 
 
 def kubernetes_quoted(value: str) -> str:
-    """Write `$$` for a `$`: Kubernetes would replace `$(NAME)`."""
+    """Write `$$` for each `$`, because Kubernetes would replace `$(NAME)`."""
     return quoted(value.replace("$", "$$"))
 
 
@@ -245,7 +245,7 @@ def _text(lines: Sequence[str]) -> str:
 
 
 def about(speedup: float | None, ci: tuple[float, float] | None, objective: str, facts: dict[str, str]) -> list[str]:
-    """Say what a recipe gained, and where, a line each."""
+    """List what a recipe gained, and on which machine, one line each."""
     lines = []
     if speedup is not None:
         lines.append(f"Proved: {words.times(speedup, digits=3)} ({words.interval(ci)}) in {objective}")

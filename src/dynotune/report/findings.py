@@ -1,4 +1,4 @@
-"""A finding in the terminal: what, what was seen, why it costs, what to do."""
+"""Show a finding in the terminal: its claim, the evidence, why it costs time, and the remedy."""
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -23,10 +23,10 @@ IN_BRIEF = ("to do", "prove")
 
 
 def finding_lines(finding: Finding, *, costs: str = "") -> RenderableType:
-    """Show one finding, a block of lines.
+    """Show one finding as a block of lines.
 
     Args:
-        costs: why it costs, of its rule; left out where empty.
+        costs: why the finding costs time, from its rule; omitted if empty.
     """
     headline = Text.assemble(
         (f"{finding.severity:<6}", SEVERITY_STYLES[finding.severity]), "  ", (words.plain(finding.id), "bold")

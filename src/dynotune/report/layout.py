@@ -1,4 +1,4 @@
-"""How the pieces of a report lie beside and below each other."""
+"""Lay out the pieces of a report beside and below each other."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -22,10 +22,10 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def table(*columns: str, style: str = "dim", gap: int = 2) -> Table:
-    """Make a table without lines and without rows.
+    """Build an empty table without rules.
 
     Args:
-        columns: as "Header:kind", of `KINDS`. Without any header none is shown.
+        columns: each column as "Header:kind", with a kind of `KINDS`. If no column has a header, no header is shown.
         style: of the headers. gap: blanks between columns.
     """
     parts = [column.rpartition(":") for column in columns]

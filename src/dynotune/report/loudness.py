@@ -1,4 +1,4 @@
-"""How much dynotune says: set once by the command line, read where something is left out."""
+"""Hold how much dynotune prints: the command line sets it once, reports read it before they leave something out."""
 
 import sys
 
@@ -7,7 +7,7 @@ said = {"quiet": False, "verbose": False}
 
 
 def most(num: int) -> int:
-    """Return how many rows a report shows: `num`, or all of them if `--verbose` was asked for."""
+    """Return how many rows a report shows: `num`, or all rows with `--verbose`."""
     return sys.maxsize if said["verbose"] else num
 
 

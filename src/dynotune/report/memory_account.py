@@ -1,4 +1,4 @@
-"""Tell where a command's device memory goes, in one screen: a bar of terms, what fits, and what would save memory."""
+"""Show where a command's device memory goes, on one screen: a bar of terms, what fits, and what would save memory."""
 
 from types import SimpleNamespace
 
@@ -40,7 +40,7 @@ LOOKS = {name: Part(name, label, "█", label[0], colour) for name, (label, colo
 
 
 def memory_report(account: MemoryAccount) -> RenderableType:
-    """Show the whole answer."""
+    """Show the whole account of memory."""
     about = [("snapshot", account.file) if account.file else ("command", words.command(account.command))]
     if account.pretended:
         about.append(("GPU", f"{account.pretended}, which is not here: all is predicted"))
@@ -99,7 +99,7 @@ def _said(rank: RankMemory, peak: Moment) -> str:
 
 
 def _whose(term: Term) -> Text:
-    """Name the modules that hold most of a term, else the line; for a snapshot the lines with their sizes."""
+    """Name the modules that hold most of a term, else the source line; for a snapshot, the lines with their sizes."""
     if term.modules and term.name != "blocks":
         told = [f"{words.plain(name, longest=60)} {words.num_bytes(size)}" for name, size in term.modules.items()]
         return Text(", ".join(told[:NUM_PARTS]), style="cyan")

@@ -1,4 +1,4 @@
-"""The terminal that every report, message and error goes to."""
+"""Provide the console that prints every report, message and error."""
 
 import io
 from collections.abc import Iterable
@@ -14,13 +14,13 @@ _PICTURES = {number: 0x2400 + number for number in range(0x20)} | {0x7F: 0x2421}
 
 
 def console(*, stderr: bool = False, soft_wrap: bool = False, is_error: bool = False) -> Console:
-    """Make a console on standard output or standard error whose texts can only be read.
+    """Make a console on standard output or standard error whose texts cannot control the terminal.
 
-    With `--quiet`, standard error takes nothing but errors (`is_error`).
+    With `--quiet`, standard error shows only errors (`is_error`).
 
-    Names, arguments and lines of output are anybody's. Reports write out what does not print (`text.words.plain`);
-    what slips through stands here as one sign for one character, so that no text moves the cursor or names a colour. A
-    text is no markup.
+    Names, arguments and lines of output may come from anybody. Reports write non-printing characters as escapes
+    (`text.words.plain`); this console replaces any that remain by one sign each, so that no text moves the cursor or
+    sets a colour. Text is never read as markup.
     """
     is_quiet = loudness.said["quiet"] and stderr and not is_error
     return _Console(stderr=stderr, soft_wrap=soft_wrap, quiet=is_quiet)

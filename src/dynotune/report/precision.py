@@ -1,4 +1,4 @@
-"""One table of precisions, and in words how low it can go."""
+"""Show one table of precisions, and say how low the precision can go."""
 
 from rich.console import Group, RenderableType
 
@@ -10,7 +10,7 @@ from dynotune.text import words
 
 
 def precision_report(found: Precision) -> RenderableType:
-    """Show the whole answer."""
+    """Show the whole answer about precision."""
     known = [arm.results for arm in found.arms if arm.results is not None and arm.results.reference]
     against = f"errors against {known[0].reference}, 95%" if known else "errors unknown: no run in float64 could be had"
     rows = table("precision:whole", "speed (95%):whole", "error (95%):whole", "memory:number")
@@ -25,7 +25,7 @@ def precision_report(found: Precision) -> RenderableType:
 
 
 def in_words(arm: PrecisionArm) -> str:
-    """Write it as `bf16: 1.90× faster; errors 300 times the baseline's, which its bits explain.`"""
+    """Write a precision's result as `bf16: 1.90× faster; errors 300 times the baseline's, which its bits explain.`"""
     results, parts = arm.results, ["speed unknown" if arm.speed is None else words.verdict(arm.speed)]
     if results is None or not results.reference:
         against = "what rounding makes of them" if results is not None and results.ratio else "fixed tolerances"
@@ -48,7 +48,7 @@ def in_words(arm: PrecisionArm) -> str:
 
 
 def _not_made(found: Precision) -> list[str]:
-    """Write it as `int8, fp8: torchao is not installed in the command's environment.`"""
+    """Write precisions that were not measured as `int8, fp8: torchao is not installed in the command's environment.`"""
     names: dict[str, list[str]] = {}
     for arm in found.arms:
         if arm.speed is None and arm.results is None:
@@ -57,7 +57,7 @@ def _not_made(found: Precision) -> list[str]:
 
 
 def boundary_in_words(found: Precision) -> str:
-    """Say which precision is worth it here."""
+    """Say which precision to use for this command."""
     worth = [arm for arm in found.arms if arm.is_worth_it]
     best = max(worth, key=lambda arm: (arm.speed and arm.speed.speedup) or 0.0, default=None)
     if best is None:

@@ -1,4 +1,4 @@
-"""A recipe in the terminal: what it sets, what proved it, and whether it was met again."""
+"""Show a recipe in the terminal: its settings, their proofs, and the result of a verification."""
 
 from collections.abc import Mapping
 
@@ -28,7 +28,7 @@ def recipe_report(recipe: Recipe, *, problems: Mapping[str, str]) -> RenderableT
     """Show the header, a row per setting with its proof, and the machine.
 
     Args:
-        problems: knob to the reason why `dynotune run` refuses it.
+        problems: knob to the reason why `dynotune run` refuses the setting.
     """
     parts: list[RenderableType] = [_header(recipe.recipe), Padding(_settings(recipe, problems), (1, 0))]
     labels = {name: label.removeprefix("number of ") for name, label in LABELS.items()}
@@ -90,7 +90,7 @@ def _settings(recipe: Recipe, problems: Mapping[str, str]) -> RenderableType:
 
 
 def verification_report(verification: Verification) -> RenderableType:
-    """Say whether the stated speed-up was met again, below the comparison's own table."""
+    """Say whether the recipe's speed-up was met again, below the comparison's own table."""
     stated, found, outcome = verification.stated, verification.comparison, verification.outcome
     before = "no speed-up"
     if stated is not None:

@@ -1,4 +1,4 @@
-"""Command lines to be pasted into a shell."""
+"""Write command lines that can be pasted into a shell."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from dynotune.text import words
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """A command on as many lines as it takes, which a shell reads as one.
+    """A command, wrapped over several lines, which a shell reads as one command.
 
     Args:
-        words: as a shell takes them, quoted.
+        words: the command's words, quoted for a shell.
         indent: blanks before the first line.
     """
 

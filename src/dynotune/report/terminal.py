@@ -1,4 +1,4 @@
-"""A comparison in the terminal: a line for each pair while it runs, and a table when it is done."""
+"""Show a comparison in the terminal: a line per pair during the run, and a table at the end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERDICT_STYLES = {
 
 
 def comparison_table(comparison: Comparison) -> RenderableType:
-    """Show the answer: verdict, interval, both arms side by side, what was void, and what to be wary of."""
+    """Show the answer: verdict, interval, both arms side by side, void pairs, and warnings."""
     parts: list[RenderableType] = [_headline(comparison)]
     if comparison.failed is not None:
         parts.append(_failure(comparison, comparison.failed))
@@ -38,10 +38,10 @@ def comparison_table(comparison: Comparison) -> RenderableType:
 
 
 class Progress:
-    """Progress of a running comparison, on the console that it is given.
+    """Show the progress of a running comparison on the given console.
 
-    On a terminal the line of the run in progress is redrawn in place; elsewhere only finished lines are
-    written. A context manager: the line in progress is gone when it is left, by an error too.
+    On a terminal the line of the run in progress is redrawn in place; elsewhere only finished lines are written. As a
+    context manager: on exit, also after an error, the line in progress is erased.
     """
 
     def __init__(self, console: Console) -> None:
@@ -57,15 +57,15 @@ class Progress:
         self._clear()
 
     def say(self, text: str) -> None:
-        """Write a line that stays."""
+        """Write a line that stays on the screen."""
         self._console.print(Text(redaction.redacted(text), style="dim"), soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        """Write a line that stays and is to be seen."""
+        """Write a warning that stays on the screen."""
         self._console.print(Text.assemble(("warning: ", "yellow"), redaction.redacted(text)), soft_wrap=True)
 
     def running(self, what: str) -> None:
-        """Say what is in progress, in place of what was before."""
+        """Show what is in progress, in place of the previous text."""
         if not self._is_live:
             return
         if self._status is None:
@@ -87,7 +87,7 @@ class Progress:
         objective: Objective = "throughput",
         what: str = "pair",
     ) -> None:
-        """Show that a pair, or a block, is complete. Its ratio is one observation, not yet an answer."""
+        """Show that a pair, or a block, is complete. Its ratio is a single observation, not yet an answer."""
         self._clear()
         self._console.print(
             Text.assemble(
@@ -143,7 +143,7 @@ def _arms(comparison: Comparison) -> RenderableType:
 
 
 def arms(baseline: ArmSummary, candidate: ArmSummary) -> list[tuple[str, list[str]]]:
-    """Show what is not compared; a row that neither arm knows is left out, save the first two."""
+    """Show figures that are not compared; a row that is unknown for both arms is left out, except the first two."""
     arms = (baseline, candidate)
     rows = [
         ("time to first step", [words.duration(arm.time_to_first_step_s) for arm in arms]),
@@ -157,7 +157,7 @@ def arms(baseline: ArmSummary, candidate: ArmSummary) -> list[tuple[str, list[st
 
 
 def objective(comparison: Comparison) -> tuple[str, list[str]]:
-    """Show what was compared, of both arms."""
+    """Show the compared objective of both arms."""
     arms, unit = (comparison.baseline, comparison.candidate), comparison.unit
     if comparison.run.objective == "throughput":
         if unit == "sample":
@@ -216,12 +216,12 @@ def _measured(comparison: Comparison) -> list[str]:
 
 
 def warnings(comparison: Comparison) -> list[str]:
-    """Write sentences of what the comparison warns of, and on the settings that nothing witnessed."""
+    """Write the comparison's warnings as sentences, and name the settings whose effect was not verified."""
     return [*comparison.warnings, *unverified(comparison.readback.values())]
 
 
 def unverified(readbacks: Iterable[Readback]) -> list[str]:
-    """Write a sentence for each setting of which nothing says whether the program has it (`ok` is None)."""
+    """Write a sentence for each setting that could not be read back from the program (`ok` is None)."""
     said = []
     for one in readbacks:
         if one.ok is None:

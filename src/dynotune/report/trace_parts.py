@@ -1,4 +1,4 @@
-"""Pieces that a trace's report is made of: tables, places, and what times are divided by."""
+"""Provide pieces of a trace's report: tables, places, and the number of steps by which times are divided."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ ALIKE = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Per:
-    """Divisor of the window's totals before they are shown.
+    """The number by which the window's totals are divided before they are shown.
 
     Args:
-        num_steps: None where steps are not known; then the window is shown as it is.
+        num_steps: None if the number of steps is not known; then totals are shown undivided.
     """
 
     num_steps: int | None
@@ -61,7 +61,7 @@ class Per:
 
 
 def recorded(summary: TraceSummary) -> str:
-    """Say what recorded it, and on which devices."""
+    """Name the profiler that recorded the trace, and the devices."""
     devices = summary.devices
     ranks = {device.rank for device in devices if device.rank is not None}
     by_name = Counter(device.name for device in devices)
@@ -100,7 +100,7 @@ def window(summary: TraceSummary) -> str:
 
 
 def on_one_scale(parts: Sequence[Part], sides: Iterable[tuple[str, object, float]]) -> Table:
-    """Show bars below each other, each as long as its time: of a name, shares and seconds."""
+    """Show bars below each other, each as long as its time; each bar has a name, shares and seconds."""
     known = list(sides)
     longest_s = max(length_s for _, _, length_s in known)
     rows = table(":whole", ":number", ":wide")
@@ -111,20 +111,20 @@ def on_one_scale(parts: Sequence[Part], sides: Iterable[tuple[str, object, float
 
 
 def prose(text: str, *, style: str = "", longest: int = 1000) -> Text:
-    """Write a sentence from elsewhere, with the places in it as `place` writes them."""
+    """Write a sentence from elsewhere, with the places in it formatted by `place`."""
     shown = IN_PROSE.sub(lambda found: _function(found[0]), text[: 4 * longest])
     return Text(words.plain(shown, longest=longest), style=style)
 
 
 def place(where: Place) -> Text:
-    """Write `train.py:31 step · aten::item · cudaStreamSynchronize`; empty if nothing is known."""
+    """Write `train.py:31 step · aten::item · cudaStreamSynchronize`; empty if the place is unknown."""
     found = [(_function(where.function), "cyan")] if where.function else []
     found += [(words.plain(name, longest=200), "dim") for name in (where.operator, where.call) if name]
     return Text(" · ").join(Text(name, style=style) for name, style in found)
 
 
 def short_kernel(name: str) -> Text:
-    """Return a kernel's name as `short_kernel_name` has it, on one line."""
+    """Return a kernel's name, shortened by `short_kernel_name`, on one line."""
     return Text(words.plain(short_kernel_name(name)), style="dim", no_wrap=True, overflow="ellipsis")
 
 
@@ -133,14 +133,14 @@ def title(text: str, detail: str = "") -> Text:
 
 
 def left_out(num: int, top: int) -> Text:
-    """Say that a list is longer than what is shown of it."""
+    """Write how many rows of a list are not shown."""
     return Text(f"{num - top} more: --top {num}", style="dim")
 
 
 def listed(
     name: str, detail: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str | Text]], limit: int
 ) -> RenderableType | None:
-    """Show up to `limit` rows below a title, and how many more there are; None without a row."""
+    """Show up to `limit` rows below a title, and how many more there are; None if there is no row."""
     if not rows:
         return None
     rest = [left_out(len(rows), limit)] if len(rows) > limit else []
@@ -148,11 +148,11 @@ def listed(
 
 
 def rows_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """Make a table in the manner of the other reports.
+    """Build a table in the style of the other reports.
 
     Args:
-        columns: header, and how it is aligned: "right" for numbers, which are kept whole, "left" for text,
-            "place" for what may be folded anywhere. Columns in which no row has anything are left out.
+        columns: header and alignment: "right" for numbers, which are never wrapped, "left" for text, "place" for text
+            that may be wrapped anywhere. Columns that are empty in every row are left out.
     """
     texts = [[cell if isinstance(cell, Text) else Text(words.plain(cell)) for cell in row] for row in rows]
     shown = [at for at in range(len(columns)) if any(row[at].plain for row in texts)]
@@ -163,7 +163,7 @@ def rows_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Te
 
 
 def _function(name: str) -> str:
-    """Write `file.py(31): step` as `file.py:31 step`, the form that editors and terminals open."""
+    """Write `file.py(31): step` as `file.py:31 step`, which editors and terminals can open."""
     match = FUNCTION.fullmatch(name)
     if match is None:
         return words.plain(name, longest=200)

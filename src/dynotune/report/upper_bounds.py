@@ -1,4 +1,4 @@
-"""What the loader reaches alone, a step without it, and what another loader would reach."""
+"""Show how fast the loader is alone, how fast a step is without the loader, and what a changed loader would reach."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ LEAST_SHARE = 0.01
 
 
 def upper_bounds_report(upper_bounds: Sequence[UpperBound] | Unknown) -> list[RenderableType]:
-    """Show a row for each part, and what they bound; [] if nobody asked."""
+    """Show a row for each part, and the bounds that follow from the parts; [] if no parts were timed."""
     if isinstance(upper_bounds, Unknown):
         return _unknown("Upper bounds", upper_bounds)
     if not upper_bounds:
@@ -35,7 +35,7 @@ def upper_bounds_report(upper_bounds: Sequence[UpperBound] | Unknown) -> list[Re
 
 
 def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
-    """Say what a faster loader can gain at most, and one that works beside the step; "" without a part."""
+    """Say how much a faster loader, or one that works beside the step, can gain at most; "" if no part was timed."""
     by_part = {row.part: row.step_s for row in upper_bounds}
     if set(by_part) != set(NAMES) or not by_part["both"]:
         return ""
@@ -54,7 +54,7 @@ def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
 
 
 def forecasts_report(forecasts: Sequence[Forecast] | Unknown) -> list[RenderableType]:
-    """Show a row for each change, and what it would bring; [] if nobody asked."""
+    """Show a row for each change of the loader with its predicted gain; [] if no prediction was asked for."""
     if isinstance(forecasts, Unknown):
         return _unknown("Forecasts of the loader", forecasts)
     if not forecasts:

@@ -1,7 +1,7 @@
-"""Parts for programs that have to be fast: staging, prefetching, buffers, captured graphs, a detector.
+"""Parts for fast programs: staging, prefetching, buffers, captured graphs, a detector.
 
-Here live things that a user's program imports. They need torch and the standard library, and work without a
-GPU. What measures, diagnoses or applies settings lives elsewhere, and nothing here imports it.
+A user's program imports these modules. They need only torch and the standard library, and work without a GPU. Code that
+measures, diagnoses or applies settings lives elsewhere and is not imported here.
 
 `dynotune.runtime.vision` (detection), `dynotune.runtime.data` (pictures and sequences) and `dynotune.runtime.train`
 (training loops) are modules of their own.

@@ -1,4 +1,4 @@
-"""Errors of the runtime: what happened, why, and what to do next."""
+"""Define the runtime's errors: what happened, why, and what to do next."""
 
 __all__ = [
     "CaptureError",
@@ -15,11 +15,11 @@ __all__ = [
 
 
 class DynotuneRuntimeError(Exception):
-    """Root of all errors that the runtime raises on purpose.
+    """Base class of all errors that the runtime raises on purpose.
 
     Args:
-        message: what happened and why, one or two sentences.
-        hint: what to do next; empty when there is nothing to say.
+        message: what happened and why, in one or two sentences.
+        hint: what to do next; may be empty.
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
@@ -29,27 +29,27 @@ class DynotuneRuntimeError(Exception):
 
 
 class InputError(DynotuneRuntimeError, ValueError):
-    """An argument cannot be used: its shape, dtype, device or type."""
+    """An argument cannot be used because of its shape, dtype, device or type."""
 
 
 class TooLargeError(InputError):
-    """Something is larger than the room that was made for it."""
+    """An argument is larger than the buffer that was made for it."""
 
 
 class DeviceError(DynotuneRuntimeError, RuntimeError):
-    """The device that was asked for cannot be used here."""
+    """The requested device cannot be used here."""
 
 
 class ClosedError(DynotuneRuntimeError, RuntimeError):
-    """Used after `close()`."""
+    """The object was used after `close()`."""
 
 
 class ForkedError(DynotuneRuntimeError, RuntimeError):
-    """Used in a child that was forked after it was made: CUDA does not survive a fork."""
+    """The object was used in a child that was forked after the object was made: CUDA does not survive a fork."""
 
 
 class PoolExhausted(DynotuneRuntimeError, RuntimeError):
-    """Every buffer that the bound allows is lent."""
+    """The pool has lent all buffers that its bound allows."""
 
 
 class CaptureError(DynotuneRuntimeError, RuntimeError):
@@ -61,4 +61,4 @@ class NumericsError(DynotuneRuntimeError, ArithmeticError):
 
 
 class SourceError(DynotuneRuntimeError, RuntimeError):
-    """A source of frames raised; the cause is chained."""
+    """A source of frames raised an exception, which is chained."""

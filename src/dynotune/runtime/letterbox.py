@@ -1,4 +1,4 @@
-"""Frames of any size made into a network's input, on the device: resized, padded, in the order of colours, scaled."""
+"""Make frames of any size into a network's input, on the device: resize, pad, reorder colours, scale."""
 
 from dynotune.runtime.vision.letterbox import Letterbox, Placement, place, rows_read
 

@@ -1,4 +1,4 @@
-"""Whether a thing that holds device memory may still be used."""
+"""Track whether an object that owns device memory may still be used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Lifetime:
-    """Guard against use after `close()` and in forked children. `name`: what the error calls the thing."""
+    """Guard against use after `close()` and in forked children. `name`: the object's name in errors."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -21,7 +21,7 @@ class Lifetime:
 
     @property
     def is_ours(self) -> bool:
-        """Tell whether this is the process that made the thing."""
+        """Return whether this process made the object."""
         return os.getpid() == self._process_id
 
     def check(self) -> None:
@@ -36,19 +36,19 @@ class Lifetime:
             raise ClosedError(f"{self._name} was used after close().", hint=f"Make a new {self._name}.")
 
     def close(self) -> bool:
-        """Tell whether the caller has to give things back now: once, and never in a forked child."""
+        """Return whether the caller has to free resources now: only once, and never in a forked child."""
         first = not self.closed and self.is_ours
         self.closed = True
         return first
 
 
 class Closing:
-    """A thing with a `Lifetime` that can be used in a `with` statement: it is closed at the end."""
+    """An object with a `Lifetime`; a `with` statement closes it at the end."""
 
     _lifetime: Lifetime
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Free the object's resources."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -1,11 +1,11 @@
-"""Streams, events and pinned memory of a device; on the CPU the same calls, and nothing to wait for.
+"""Wrap streams, events and pinned memory of a device; on the CPU the same calls return at once.
 
-What is said here about the order of work is all that staging, prefetching and the pool rely on:
+Staging, prefetching and the pool rely on three rules about the order of work:
 
-- an event ends when everything that was enqueued on its stream before it has ended;
-- `wait` orders all later work of a stream after an event, and the host goes on at once;
-- memory belongs to the stream it was allocated on. Another stream that reads it must be told to the
-  allocator (`keep`) before the last reference goes, or the memory is handed out again under the reader.
+- an event ends when all work that was enqueued before it on its stream has ended;
+- `wait` orders all later work of a stream after an event, and returns on the host at once;
+- memory belongs to the stream on which it was allocated. If another stream reads the memory, the allocator must be told
+  (`keep`) before the last reference is dropped, or the memory is reused while it is being read.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -19,21 +19,21 @@ Stream = Any
 
 
 class Event:
-    """A point on a stream; on the CPU every one has been reached."""
+    """A point on a stream; on the CPU every event has been reached."""
 
     def query(self) -> bool:
-        """Tell whether it has been reached."""
+        """Return whether the event has been reached."""
         return True
 
     def synchronize(self) -> None:
-        """Hold the host until it has been reached."""
+        """Wait on the host until the event has been reached."""
 
     def record(self, stream: Stream) -> None:
-        """Move it to where the stream is now; only its owner does that."""
+        """Move the event to the stream's current end; only the event's owner may do that."""
 
 
 class Streams:
-    """Ordering of a device's work. This one is the CPU: every call has ended when it returns."""
+    """Orders a device's work. This class is for the CPU, where every call has ended when it returns."""
 
     pins = False  # whether host memory is worth pinning
     _reached = Event()
@@ -62,7 +62,7 @@ class Streams:
         return event
 
     def wait(self, stream: Stream, event: Event) -> None:
-        """Order what `stream` does from now on behind the event."""
+        """Order all later work of `stream` after the event."""
 
     def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
         """Tell the allocator that `stream` reads the tensor."""
@@ -75,11 +75,11 @@ class Streams:
         return torch.empty(num_bytes, dtype=torch.uint8)
 
     def refuse_capture(self, what: str) -> None:
-        """Raise CaptureError if a graph is being captured, which `what` would not be part of."""
+        """Raise CaptureError if a graph is being captured, because `what` could not be part of it."""
 
 
 class _CudaStreams(Streams):
-    """One NVIDIA GPU."""
+    """Orders the work of one NVIDIA GPU."""
 
     pins = True
 
@@ -123,11 +123,11 @@ class _CudaStreams(Streams):
 
 
 def resolved(device: torch.device | str | int | None) -> torch.device:
-    """Return `device` with its index, checked to be usable.
+    """Return `device` with its index, after checking that it can be used.
 
     Raises:
-        InputError: not given, not a device, or neither an NVIDIA GPU nor the CPU.
-        DeviceError: a GPU that is not here.
+        InputError: no device is given, it is not a device, or it is neither an NVIDIA GPU nor the CPU.
+        DeviceError: the GPU does not exist here.
     """
     if device is None:
         raise InputError("No device was given.", hint="Name one: device='cuda', 'cuda:1' or 'cpu'.")

@@ -1,4 +1,4 @@
-"""Training loops: gradient accumulation that gives the gradients of the large batch."""
+"""Run training loops: gradient accumulation that gives the gradients of the large batch."""
 
 import math
 from collections import deque
@@ -18,10 +18,10 @@ Batch = TypeVar("Batch")
 
 @dataclass(frozen=True, slots=True)
 class OptimizerStep:
-    """One step of the optimizer.
+    """Result of one optimizer step.
 
-    `loss` is the mean over the window, weighted as the gradients were: a detached float32 scalar on the loss's
-    device, which nobody has waited for. `weight` is the sum over `num_micro_batches`.
+    `loss` is the mean over the window's micro-batches, weighted as the gradients were: a detached float32 scalar on the
+    loss's device, computed without waiting. `weight` is the total weight of the `num_micro_batches`.
     """
 
     loss: torch.Tensor
@@ -40,36 +40,36 @@ def accumulate(
     scaler: Any = None,
     before_step: Callable[[], object] | None = None,
 ) -> Iterator[OptimizerStep]:
-    """Step the optimizer once for every `num_steps` micro-batches, with the gradients of their mean loss.
+    """Step the optimizer once for every `num_steps` micro-batches (a window), with the gradients of their mean loss.
 
-    Each loss is divided by what its window really holds, so a shorter last window is applied and weighs as a batch of
-    its size does. Gradients are set to none when a window begins. Under DistributedDataParallel, and fully sharded
-    modules, they are reduced once a window. Micro-batches are drawn `num_steps` ahead, one after each backward, since a
-    window's size has to be known at its first. Nothing synchronises the host, and nothing happens until the result is
-    iterated over.
+    Each loss is divided by the actual size of its window, so a shorter last window is applied with the weight of a
+    batch of its size. Gradients are set to None when a window begins. DistributedDataParallel and fully sharded modules
+    reduce the gradients once per window. Micro-batches are drawn `num_steps` ahead, one after each backward pass,
+    because the first of a window needs the window's size. The host never synchronises, and no work starts until you
+    iterate over the result.
 
-    The gradients are those of one large batch except where micro-batches see each other's statistics: BatchNorm
-    normalises each by its own (GroupNorm, LayerNorm and frozen BatchNorm do not). Losses that compare samples with
-    each other (contrastive ones) see fewer of them.
+    The gradients equal those of one large batch, except if micro-batches depend on their own statistics: BatchNorm
+    normalises each micro-batch separately (GroupNorm, LayerNorm and frozen BatchNorm do not). Losses that compare
+    samples with each other (contrastive losses) compare fewer samples.
 
     Args:
-        model: that `loss` calls; wrapped, if it is wrapped.
-        optimizer: of its parameters.
-        micro_batches: a loader, or a Prefetcher around one.
-        num_steps: micro-batches to one step of the optimizer.
-        loss: `loss(model, micro_batch)`, a scalar with a gradient: the mean over the micro-batch. Autocast belongs
+        model: the model that `loss` calls, in its distributed wrapper if it has one.
+        optimizer: optimizer of the model's parameters.
+        micro_batches: a loader, or a Prefetcher around a loader.
+        num_steps: number of micro-batches per optimizer step.
+        loss: `loss(model, micro_batch)` returns a scalar with a gradient, the mean over the micro-batch. Use autocast
             inside it.
-        weight: how many samples, tokens or pixels that mean is over, where micro-batches differ; None counts all
-            the same. A number on the host. Across ranks, means are averaged as DDP does.
-        scaler: a `torch.amp.GradScaler`; it steps and updates once a window.
-        before_step: called when the window's gradients are complete and unscaled: the place to clip them.
+        weight: function that returns the number of samples, tokens or pixels in a micro-batch's mean, as a number on
+            the host; None weighs all micro-batches equally. Across ranks, means are averaged as DDP does.
+        scaler: a `torch.amp.GradScaler`; it steps and updates once per window.
+        before_step: function that is called when the window's gradients are complete and unscaled; clip them here.
 
     Yields:
-        After each step of the optimizer, what it was made of.
+        An `OptimizerStep` after each step of the optimizer.
 
     Raises:
-        InputError: `num_steps` below 1, a loss that is not a scalar with a gradient, a weight that is not positive.
-        Whatever the loader, `loss` or `before_step` raise; the optimizer has then not stepped on half a window.
+        InputError: `num_steps` is below 1, a loss is not a scalar with a gradient, or a weight is not positive.
+        Exceptions of the loader, `loss` or `before_step`; the optimizer has then not stepped on an incomplete window.
     """
     if num_steps < 1:
         raise InputError(f"num_steps is {num_steps}; a step of the optimizer takes at least one micro-batch.")
@@ -95,7 +95,7 @@ def accumulate(
 
 
 class _Upcoming(Generic[Batch]):
-    """The next window's micro-batches, drawn while the device is busy with this one's."""
+    """Micro-batches of the next window, drawn while the device computes the current window."""
 
     def __init__(self, micro_batches: Iterable[Batch]) -> None:
         self._source = iter(micro_batches)
@@ -104,7 +104,7 @@ class _Upcoming(Generic[Batch]):
         self._has_ended = False
 
     def draw(self) -> None:
-        """Draw one more. An error of the loader is kept until its window is asked for: the one before is whole."""
+        """Draw one more micro-batch. The loader's error is kept until its window is requested."""
         if self._has_ended:
             return
         try:
@@ -115,7 +115,7 @@ class _Upcoming(Generic[Batch]):
             self._has_ended, self._error = True, error
 
     def window(self) -> deque[Batch]:
-        """Return all that is drawn; empty at the end."""
+        """Return all drawn micro-batches; empty at the end."""
         if self._error is not None:
             raise self._error
         window, self._drawn = self._drawn, deque()
@@ -130,7 +130,7 @@ def _backward(
     scaler: Any,
     upcoming: _Upcoming[Batch],
 ) -> torch.Tensor:
-    """Run backward on the window's weighted mean loss; gradients are accumulated and reduced over ranks once."""
+    """Run backward on the window's weighted mean loss; gradients are accumulated, and reduced over ranks once."""
     mean: torch.Tensor | None = None
     for share in shares:
         batch = window.popleft()
@@ -147,7 +147,7 @@ def _backward(
 
 
 def _unreduced(model: Any) -> AbstractContextManager[Any]:
-    """Keep gradients of backward passes on their rank; nothing if the model is not distributed."""
+    """Keep the gradients of backward passes on their rank; does nothing if the model is not distributed."""
     if callable(getattr(model, "no_sync", None)):
         return model.no_sync()  # type: ignore[no-any-return]
     if callable(getattr(model, "set_requires_gradient_sync", None)):

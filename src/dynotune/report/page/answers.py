@@ -1,4 +1,4 @@
-"""What the templates of a comparison and of a diagnosis name; they write it out themselves."""
+"""Provide the values for the templates of a comparison and of a diagnosis."""
 
 from __future__ import annotations
 

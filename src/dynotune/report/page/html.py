@@ -1,4 +1,4 @@
-"""A study, a comparison or a diagnosis as one page that stands alone: no other file, no network."""
+"""Write a study, a comparison or a diagnosis as one self-contained page: no other file, no network."""
 
 import base64
 import hashlib
@@ -32,16 +32,16 @@ Found = Study | Comparison | Diagnosis
 
 
 def page(found: Found, *, recipe: str = "") -> str:
-    """Write the whole story of a study, a comparison or a diagnosis as HTML.
+    """Write the whole report of a study, a comparison or a diagnosis as HTML.
 
-    What comes from the program (names, paths, arguments, values, lines of errors) is escaped, and characters that do
-    not print are written out. A policy in the page's head forbids everything but its own two scripts.
+    Text from the program (names, paths, arguments, values, error messages) is escaped, also non-printing characters. A
+    content security policy in the page's head forbids all but the page's own two scripts.
 
     Args:
-        recipe: text of a study's `recipe.toml`; "" where there is none.
+        recipe: text of a study's `recipe.toml`; "" if there is none.
 
     Raises:
-        CannotRunHere: the installed plotly has no script to put into the page.
+        CannotRunHere: the installed plotly contains no script to embed in the page.
     """
     name, told = _story(found, recipe)
     scripts = [_plotly(), _part("page.js")] if told["figures"] else []
@@ -51,14 +51,14 @@ def page(found: Found, *, recipe: str = "") -> str:
 
 
 def markdown(found: Found, *, recipe: str = "") -> str:
-    """Write the same as Markdown, in which texts of the program can neither format nor link."""
+    """Write the same report as Markdown, in which text from the program can neither format nor link."""
     name, told = _story(found, recipe)
     text = _templates(_in_markdown).get_template(f"{name}.md").render(**told)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def _story(found: Found, recipe: str) -> tuple[str, dict[str, Any]]:
-    """Return the name of the templates, and what they name."""
+    """Return the name of the template and the values for it."""
     found = document.without_secrets(found)
     if isinstance(found, Comparison):
         name, told = "comparison", answers.of_comparison(found)
@@ -88,7 +88,7 @@ def _of_study(study: Study, recipe: str) -> dict[str, Any]:
 
 
 def live() -> str:
-    """Write the page of `dynotune watch`: asks the server that it came from for what it shows, and nobody else.
+    """Write the page of `dynotune watch`, which requests its data from its own server and from nowhere else.
 
     Raises CannotRunHere: as `page`.
     """
@@ -99,10 +99,10 @@ def live() -> str:
 def write(
     path: Path, found: Found, *, recipe: str = "", own_name: bool = False, form: Callable[..., str] = page
 ) -> None:
-    """Write the page at `path`, whole or not at all.
+    """Write the page at `path` completely, or not at all.
 
     Args:
-        own_name: as `atomic.write`.
+        own_name: as for `atomic.write`.
         form: `page` or `markdown`.
 
     Raises:
@@ -138,12 +138,12 @@ def _templates(finalize: Callable[[Any], Any]) -> Environment:
 
 
 def _harmless(value: Any) -> Any:
-    """Clean every text that is put into the page, before it is escaped; what is markup already is ours."""
+    """Clean each text for the page before escaping; leave text that is already our markup unchanged."""
     return words.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _in_markdown(value: Any) -> Any:
-    """Clean every text that is put into Markdown: it is neither its structure, nor a link, nor HTML."""
+    """Clean each text for Markdown, so that it adds no structure, no link and no HTML."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     text = re.sub(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", words.plain(value))
@@ -152,13 +152,13 @@ def _in_markdown(value: Any) -> Any:
 
 
 def _code(text: str) -> Any:
-    """Return a span of code, if its text cannot end it."""
+    """Return the text as a code span, if no character in the text can end the span."""
     shown = words.plain(text)
     return Markup(f"`{shown}`") if shown.strip() and not set("`|") & set(shown) else text
 
 
 def _words(line: Sequence[str]) -> list[Markup]:
-    """Show the words of a command, each kept whole on its line if there is room."""
+    """Show the words of a command; each word stays on one line if there is room."""
     return [escape(words.plain(word, longest=LONGEST_LINE)) for word in line]
 
 
@@ -169,13 +169,13 @@ def _listing(text: str) -> Markup:
 
 
 def _data(figures: dict[str, plots.Figure]) -> str:
-    """Write JSON that cannot end the element that it stands in."""
+    """Write JSON that cannot end its enclosing HTML element."""
     text = json.dumps(figures, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """Return a policy that loads nothing, and runs no script but these. Plotly writes styles of its own."""
+    """Return a content security policy that loads nothing and runs only these scripts. Plotly writes inline styles."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{one}'" for one in hashes) or "'none'"
     return (
@@ -191,10 +191,10 @@ def _part(name: str) -> str:
 
 @cache
 def _plotly() -> str:
-    """Return Plotly's script as it may stand inside a page.
+    """Return Plotly's script in a form that can be embedded in a page.
 
     Raises:
-        CannotRunHere: it is not there.
+        CannotRunHere: the script is not installed.
     """
     try:
         text = files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")

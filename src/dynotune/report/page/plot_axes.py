@@ -1,4 +1,4 @@
-"""What the figures of a study's page share: axes of ratios, bands, and whiskers."""
+"""Provide what the figures of a study's page share: axes of ratios, bands, and whiskers."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ LARGEST = 100.0
 
 
 def whiskers(points: Iterable[tuple[float, float, float]], colour: str) -> dict[str, Any]:
-    """Return Plotly's error bars from middles with their ends."""
+    """Return Plotly's error bars for these estimates and their intervals."""
     ends = list(points)
     return {
         "type": "data",
@@ -31,7 +31,7 @@ def whiskers(points: Iterable[tuple[float, float, float]], colour: str) -> dict[
 
 
 def ratio_axis(estimates: Sequence[Estimate], margin: float) -> dict[str, Any]:
-    """Return a logarithmic axis with these ratios, the margin and 1, with the band of ratios that count as the same."""
+    """Return a logarithmic axis with these ratios, the margin and 1, and a band for ratios that count as the same."""
     known = [one.speedup for one in estimates]
     ends = [end for one in estimates for end in interval_of(one) or ()]
     least, most = min(known, default=1.0), max(known, default=1.0)
@@ -53,7 +53,7 @@ def ratio_axis(estimates: Sequence[Estimate], margin: float) -> dict[str, Any]:
 
 
 def edge_arrows(points: Sequence[tuple[int, str, Estimate]], axis: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return arrows at the edges, where intervals go on beyond a `ratio_axis`; none if none does."""
+    """Return arrows at the edges of a `ratio_axis` for intervals that go on beyond it; empty if there are none."""
     low, high = (10**end for end in axis["xaxis"]["range"])
     ends = [(at, ci) for at, _, one in points if (ci := interval_of(one)) is not None]
     arrows = [(at, low, "triangle-left", words.interval(ci)) for at, ci in ends if ci[0] < low]
@@ -82,13 +82,13 @@ def dots(
     line: dict[str, Any] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Return points with texts for whoever points at them; `line`: around each."""
+    """Return points with hover texts; `line`: colour of their outlines."""
     marker = {"symbol": symbol, "size": size, "color": {"css": colour}} | ({"line": line} if line else {})
     return {"type": "scatter", "mode": "markers", "x": x, "y": y, "marker": marker, "hover": hover, **more}
 
 
 def bars(x: Sequence[float], y: Sequence[int], hover: list[list[str]], *, width: float, **more: Any) -> dict[str, Any]:
-    """Return bars from left to right."""
+    """Return bars, in order from left to right."""
     return {"type": "bar", "orientation": "h", "x": x, "y": y, "width": width, "hover": hover, **more}
 
 

@@ -1,7 +1,7 @@
-"""The figures of pages, as data for Plotly.
+"""Build the figures of pages, as data for Plotly.
 
-Texts are kept raw and in places of their own (`rows`, `hover`): the page's script escapes them, since Plotly reads
-tags in texts. A colour is `{"css": name}`, a custom property of the page's style.
+Text stays unescaped and in separate fields (`rows`, `hover`): the page's script escapes it, since Plotly reads tags in
+text. A colour is `{"css": name}`, which names a custom property of the page's style.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ LONGEST_LABEL, LONGEST_HOVER = 400, 400
 
 
 def shares(diagnoses: Sequence[tuple[str, Diagnosis | Unknown]], label: str) -> Figure | None:
-    """Plot steps as stacked bars, one for each named diagnosis: in milliseconds if all are timed, else in parts."""
+    """Plot steps as stacked bars, one for each named diagnosis: in milliseconds if all are timed, else as shares."""
     sides = [
         (name, found.shares, found.steps, found.busy_share is not None)
         for name, found in diagnoses
@@ -70,7 +70,7 @@ def shares(diagnoses: Sequence[tuple[str, Diagnosis | Unknown]], label: str) -> 
 
 
 def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
-    """Plot each setting alone against the baseline, by fate, with the band in which a ratio counts as the same."""
+    """Plot each setting alone against the baseline, grouped by fate, with the band of ratios that count as the same."""
     lines: list[dict[str, Any]] = []
     points: dict[Kind, list[tuple[int, str, Estimate]]] = {}
     kind: Kind | None = None
@@ -96,7 +96,7 @@ def forest(rows: Sequence[Tried], *, margin: float) -> Figure | None:
 
 
 def worths(rows: Sequence[Tried], *, margin: float) -> Figure | None:
-    """Plot the worth of each setting within the whole, or on top of it: with it against without."""
+    """Plot how much each setting adds to the bundle: the bundle with the setting against the bundle without it."""
     points = [(at, row.candidate.id, row.worth) for at, row in enumerate(rows) if row.worth is not None]
     if not points:
         return None
@@ -108,7 +108,7 @@ def worths(rows: Sequence[Tried], *, margin: float) -> Figure | None:
 
 
 def pairs(comparison: Comparison) -> Figure | None:
-    """Plot the speed-up of a comparison with its interval, and each pair below it."""
+    """Plot the speed-up of a comparison with its interval, and each pair below."""
     ratios = [pair.baseline_s / pair.candidate_s for pair in comparison.pairs if pair.candidate_s > 0]
     if comparison.speedup is None or not ratios:
         return None
@@ -136,13 +136,13 @@ def _ratios(
     rows: Sequence[dict[str, Any]],
     margin: float,
 ) -> Figure:
-    """Return traces on an axis that holds the points, with arrows where intervals go on beyond it."""
+    """Return traces on an axis that includes all points, with arrows for intervals that go on beyond it."""
     layout = ratio_axis([one for _, _, one in points], margin)
     return {"label": label, "data": [*traces, *edge_arrows(points, layout)], "layout": layout, "rows": rows}
 
 
 def _points(points: Sequence[tuple[int, str, Estimate]], symbol: str, colour: str) -> dict[str, Any]:
-    """Return estimates with their intervals; one without an interval is a mark alone."""
+    """Return estimates with their intervals; an estimate without an interval is a mark alone."""
     ends = [(one.speedup, *(interval_of(one) or (one.speedup, one.speedup))) for _, _, one in points]
     return dots(
         [shown(one.speedup) for _, _, one in points],

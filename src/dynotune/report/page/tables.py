@@ -1,4 +1,4 @@
-"""The tables of pages: beside each plot, its numbers."""
+"""Build the tables of pages, which repeat each plot's numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ MOST_UNKNOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text.
+    """Rows of text with a header.
 
     Args:
-        header: of the columns, as "Setting:code | Why:text". A kind is text, code, number, fate or part; a `fate` or
-            `part` is "mark text", the mark being for the eye alone.
-        cards: a small screen shows each row as a block.
-        more: what was left out; "" for nothing.
+        header: the columns, as "Setting:code | Why:text". A kind is text, code, number, fate or part; cells of kind
+            `fate` and `part` are "mark text", and the mark is only decoration.
+        cards: show each row as a block on a small screen.
+        more: note on rows that were left out; "" if none were.
     """
 
     caption: str
@@ -43,7 +43,7 @@ class Table:
 
 
 def search(study: Study) -> Table:
-    """Say how many runs, and how long, by phase."""
+    """Show how many runs each phase took, and how long."""
     header = "Phase:text | Runs:number | Arms:number | Time:number | Void:number | No value:number"
     rows = []
     for phase, name in PHASES.items():
@@ -68,14 +68,14 @@ def failures(study: Study) -> Table:
 
 
 def not_offered(study: Study) -> Table:
-    """Return settings that a finding or facts name and that were not tried."""
+    """Return settings that a finding or a fact names but that were not tried."""
     header = "Setting:code | Not tried, because:text | Named by:text"
     rows = [[str(one.setting), one.reason, ", ".join(one.why) or NOTHING] for one in study.not_offered]
     return Table("Settings that were not tried", header, rows)
 
 
 def not_known(study: Study) -> Table:
-    """List what nobody could say, with the reason."""
+    """List what remained unknown, with the reasons."""
     header = "Not known:text | Why:text"
     rows = []
     for label, made in (
@@ -121,7 +121,7 @@ def _more(num: int, most: int) -> str:
 
 
 def _time(iso: str) -> str:
-    """Show a time of ISO 8601 without its seconds' fractions; as it stands if it is none."""
+    """Format an ISO 8601 time without fractions of a second; return any other text unchanged."""
     try:
         return datetime.fromisoformat(iso).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError):
@@ -137,7 +137,7 @@ def _fact(value: Value | Unknown) -> str:
 
 
 def tables(study: Study) -> dict[str, Table]:
-    """Return each table by its name; one without rows is left out."""
+    """Return each table by its name; a table without rows is left out."""
     sides = [(study.begun.capitalize(), study.diagnosis), ("With the recipe", study.diagnosis_with_recipe)]
     made = {
         "step": step(sides),
@@ -173,7 +173,7 @@ def warnings(study: Study) -> list[str]:
 
 
 def step(sides: Sequence[tuple[str, Diagnosis | Unknown]]) -> Table:
-    """Say where a step goes, by each diagnosis under its name."""
+    """Show where a step's time goes, for each diagnosis under its name."""
     known = [
         (name, made) for name, made in sides if isinstance(made, Diagnosis) and not isinstance(made.shares, Unknown)
     ]

@@ -1,3 +1,3 @@
-"""Timed starts, caches and GPU code in the terminal: a module each. Each is imported when it is asked for."""
+"""Show timed starts, caches and GPU code in the terminal, with one module each. Each is imported when needed."""
 
 __all__ = ["caches", "device_code", "starts"]

@@ -1,4 +1,4 @@
-"""Compile caches in the terminal: filled, packed, unpacked."""
+"""Show compile caches in the terminal: filled, packed, unpacked."""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ FOLDER, VOLUME = "/opt/compile-caches", "compile-caches"
 
 
 def warmed_report(warmed: Warmed) -> RenderableType:
-    """Show a row per run, the caches after them, and what to set."""
+    """Show a row per warming run, the caches after the runs, and the variables to set."""
     name, style, text = HEADLINES[warmed.end]
     parts: list[RenderableType] = [Text.assemble((name, style), text), Padding(_runs(warmed), (1, 0))]
     parts += _notes(warmed.why)
@@ -46,7 +46,7 @@ def warmed_report(warmed: Warmed) -> RenderableType:
 
 
 def caches_table(caches: Sequence[Cache]) -> RenderableType:
-    """Show where each cache is, its size, and whether it lasts."""
+    """Show the folder and size of each cache, and whether it lasts."""
     rows = table("cache:text", "size:text", "files:text", "lasts:text", "folder:dim", style="bold")
     for cache in caches:
         if cache.off:
@@ -62,10 +62,10 @@ def caches_table(caches: Sequence[Cache]) -> RenderableType:
 
 
 def packed_report(packed: Packed, variables: dict[str, str]) -> RenderableType:
-    """Show what is in the pack, what it was made for, and the lines that take it elsewhere.
+    """Show the contents of the pack, the machine for which it was made, and the lines that unpack it elsewhere.
 
     Args:
-        variables: of caches below `FOLDER`, for those lines.
+        variables: variables of caches below `FOLDER`, for those lines.
     """
     files = f"{len(packed.manifest.files):,} files of {words.num_bytes(packed.manifest.total_bytes)}"
     what = f"{words.plain(packed.file)}, {words.num_bytes(packed.size_bytes)}, {files}"
@@ -85,10 +85,10 @@ def packed_report(packed: Packed, variables: dict[str, str]) -> RenderableType:
 
 
 def unpacked_report(unpacked: Unpacked, *, trusted_by: str) -> RenderableType:
-    """Show what was put where, what was different here, and the lines for an image and a volume.
+    """Show what was unpacked where, how this machine differs, and the lines for an image and a volume.
 
     Args:
-        trusted_by: the option that took it, for a line that takes it again.
+        trusted_by: the option that allowed unpacking, to repeat in those lines.
     """
     kept = f", {unpacked.num_kept:,} were there already" if unpacked.num_kept else ""
     what = f"{unpacked.num_new:,} files of {words.num_bytes(unpacked.new_bytes)}{kept}."
@@ -119,7 +119,7 @@ def _to_set(variables: Mapping[str, str]) -> list[RenderableType]:
 
 
 def differences_lines(differences: Iterable[Difference]) -> list[Text]:
-    """Write a line for each condition that does not hold here."""
+    """Write a line for each condition that this machine does not meet."""
     return [
         Text.assemble(
             (f"{each.severity}: ", SEVERITY_STYLES[each.severity]),
@@ -194,7 +194,7 @@ def _pack_line(warmed: Warmed) -> str:
 
 
 def docker_unpack(packed: Packed, variables: Mapping[str, str]) -> list[str]:
-    """Write lines that unpack a pack while an image is built. `variables`: of the caches below `FOLDER`."""
+    """Write lines that unpack a pack while an image is built. `variables`: variables of the caches below `FOLDER`."""
     name, gpus = PurePosixPath(packed.file).name, packed.manifest.conditions.gpus
     target = words.plain(", ".join(gpus)) if gpus else "machines without a GPU"
     lines = [f"# Where dynotune is installed in the image, as the user that the command runs as. It is for {target}."]
@@ -210,7 +210,7 @@ def docker_unpack(packed: Packed, variables: Mapping[str, str]) -> list[str]:
 
 
 def docker_copy(unpacked: Unpacked) -> list[str]:
-    """Write lines that copy the unpacked files into an image, at the same place: Triton's caches hold full paths."""
+    """Write lines that copy the unpacked files into an image at the same path: Triton's caches hold absolute paths."""
     return [
         "# From a build context that holds these folders; to the same place, which Triton's caches hold.",
         # The form of COPY that takes any name.
@@ -220,11 +220,11 @@ def docker_copy(unpacked: Unpacked) -> list[str]:
 
 
 def kubernetes(folders: Sequence[str], variables: Mapping[str, str], fill: str) -> list[str]:
-    """Write YAML to be merged into a pod's template: a volume that keeps the caches, mounted where they are.
+    """Write YAML to merge into a pod's template: a volume that keeps the caches, mounted at the caches' paths.
 
     Args:
-        folders: to be mounted, each a part of one volume.
-        fill: the command that fills it, once.
+        folders: folders to mount, each a part of one volume.
+        fill: the command that fills the volume once.
     """
     lines = [
         "# Merge it into the pod's template. Not an emptyDir: that ends with the pod.",
@@ -242,7 +242,7 @@ def kubernetes(folders: Sequence[str], variables: Mapping[str, str], fill: str) 
 
 
 def mounts(unpacked: Unpacked) -> list[str]:
-    """Return the folders that hold all caches: those of `--caches DIR` are one."""
+    """Return the folders that hold all caches; the caches of `--caches DIR` share one folder."""
     folders = [PurePosixPath(folder) for folder in unpacked.folders.values()]
     if unpacked.below:
         below = PurePosixPath(unpacked.below)

@@ -1,4 +1,4 @@
-"""Which GPU code is there and what a GPU does with it, in the terminal."""
+"""Show in the terminal which GPU code libraries contain and what a GPU does with the code."""
 
 import os
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ TOO_NEW = (
 
 
 def device_code_report(found: DeviceCode, *, every: bool = False) -> RenderableType:
-    """Show the whole answer: what was scanned, what each GPU makes of it, libraries worst first, what to do.
+    """Show the whole answer: the scanned libraries, what each GPU does with them, worst first, and the remedies.
 
     Args:
         every: show all libraries and problems.
@@ -70,7 +70,7 @@ def _head(found: DeviceCode) -> RenderableType:
 
 
 def _summary(summary: Summary) -> Text:
-    """Summarise, worst first; with a GPU's name if it is known."""
+    """Summarise the libraries, worst first; with the GPU's name if it is known."""
     said = [
         (summary.num_cannot, "cannot run", STYLES["cannot"]),
         (summary.num_jit, f"compiled at load (up to {words.num_bytes(summary.ptx_bytes)} of PTX)", STYLES["jit"]),
@@ -157,7 +157,7 @@ def _verdict(verdict: Verdict) -> Text:
 
 
 def _advice(found: DeviceCode) -> list[str]:
-    """Say what the words above mean, and what to do."""
+    """Explain the words in the table above, and say what to do."""
     lines = []
     for summary in found.summaries:
         capability = summary.gpu.compute_capability

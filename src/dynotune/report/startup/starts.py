@@ -1,4 +1,4 @@
-"""Timed starts in the terminal: a line for each block while it runs; then what a warm cache saves, and of what."""
+"""Show timed starts in the terminal: a line per block during the run, then what a warm cache saves, and where."""
 
 import statistics
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ TIME_TITLES: dict[Arm, str] = {"cold": "caches cold", "warm": "warm", "off": "of
 
 
 class StartProgress(Progress):
-    """Progress of a running `startup time`."""
+    """Show the progress of a running `startup time`."""
 
     def started(self, block: Block, *, number: int, max_blocks: int) -> None:
         self._clear()
@@ -33,7 +33,7 @@ class StartProgress(Progress):
 
 
 def startup_report(startup: Startup) -> RenderableType:
-    """Show what a warm cache saves, what the start is made of, what follows."""
+    """Show how much time a warm cache saves, what the start consists of, and what to set."""
     parts: list[RenderableType] = [_headline(startup), Padding(_phases(startup), (1, 0))]
     if (caches := _caches(startup)) is not None:
         parts.append(Padding(caches, (0, 0, 1, 0)))
@@ -113,7 +113,7 @@ def _until_steady(startup: Startup, arm: Arm) -> str:
 
 
 def _caches(startup: Startup) -> RenderableType | None:
-    """Show what starts left in the caches, in folders of their own; and the command's own caches now."""
+    """Show what the timed starts left in their own caches, and the state of the command's own caches."""
     cold, warm = startup.starts("cold"), startup.starts("warm")
     sizes_of = (f"{header}:right" for header in ("cold adds", "warm adds", "warm holds", "your own", "lasts"))
     rows = table("cache:", *sizes_of, style="bold", gap=3)

@@ -1,4 +1,4 @@
-"""A study in the terminal, and its rows in order for terminal and page."""
+"""Show a study in the terminal, and provide its rows for terminal and page."""
 
 from dynotune.report.study.header import spent_s
 from dynotune.report.study.rows import long_time

@@ -1,4 +1,4 @@
-"""The commands that repeat a study or a comparison, each exactly as a shell takes it."""
+"""Write the commands that repeat a study or a comparison, exactly as a shell takes them."""
 
 import re
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ RECIPE = "recipe.toml"
 
 
 class Command(NamedTuple):
-    """Command: what it does, in a few words, and its words as a shell takes them."""
+    """A command: a short description, and its words as a shell takes them."""
 
     what: str
     words: list[str]
 
 
 def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
-    """Say how to go on or tune again, run with the recipe, prove it again, and compare it by hand."""
+    """Return the commands to go on or tune again, run with the recipe, prove the recipe again, and compare."""
     found = []
     if not study.finished:
         found.append(Command("Go on where it stopped", words.shell(["dynotune", "tune", "--resume", study.id])))
@@ -54,7 +54,7 @@ def _set(setting: Setting) -> tuple[str, ...]:
 
 
 def compares(study: Study) -> list[Command]:
-    """Return one comparison per setting: of the recipe's, the whole without it; of the others, it alone."""
+    """Return a comparison per setting: of the recipe's, the recipe without that setting; of others, it alone."""
     recipe = list(study.recipe or [])
     found = []
     if len(recipe) > 1:
@@ -67,7 +67,7 @@ def compares(study: Study) -> list[Command]:
 
 
 def _compare_alone(study: Study, row: Tried) -> Command:
-    """Compare a setting that needs another beside that, against that."""
+    """Compare a setting that depends on another setting: both settings against the other setting alone."""
     setting = row.candidate.setting
     needed = [one.setting for one in study.candidates if one.id in row.candidate.needs]
     told = row.alone.against if row.alone is not None else ""
@@ -99,7 +99,7 @@ def _compare(study: Study, settings: Sequence[Setting], against: Sequence[Settin
 
 
 def again(comparison: Comparison) -> list[str]:
-    """Return the words that make a comparison again."""
+    """Return the words that repeat a comparison."""
     return _compared(comparison, comparison.candidate_settings, comparison.run.settings)
 
 
@@ -111,7 +111,7 @@ def _compared(of: Study | Comparison, candidate: Sequence[Setting], against: Seq
 
 
 def _measured_as(of: Study | Comparison) -> list[str]:
-    """Return options that `tune` and `compare` share."""
+    """Return the options that `tune` and `compare` share."""
     run = of.run
     given = {
         "--warmup": run.warmup_steps,

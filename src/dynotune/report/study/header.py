@@ -1,4 +1,4 @@
-"""The head of a study's report: the answer in a few words, and the figures beside it."""
+"""Write the head of a study's report: the answer in a few words, and the figures beside it."""
 
 import math
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ from dynotune.text import words
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The answer.
+    """The answer of a study.
 
     Args:
-        large: a ratio, or two words.
-        rest: what it is of, with its interval.
-        verdict: in one sentence.
-        good: something was proved.
+        large: the text in large type: a ratio, or two words.
+        rest: what the ratio measures, with its interval.
+        verdict: the verdict in one sentence.
+        good: whether something was proved.
     """
 
     large: str
@@ -32,7 +32,7 @@ class Headline:
 
 
 def headline(study: Study) -> Headline:
-    """Say what was proved, or that nothing was, or that it is not known yet."""
+    """Say what was proved, that nothing was proved, or that the study is not finished."""
     confirmed = study.confirmed
     if study.recipe and confirmed is not None and confirmed.verdict == "faster" and confirmed.speedup is not None:
         gained, between = words.gained(confirmed)
@@ -77,13 +77,13 @@ def stats(study: Study) -> Iterator[tuple[str, str]]:
 
 
 def arrow(before: str, after: str) -> str:
-    """Write `763 → 1,760 samples/s`: a unit that both have is said once."""
+    """Write `763 → 1,760 samples/s`: a unit that both values share is written once."""
     unit = before.partition(" ")[2]
     return f"{before.removesuffix(' ' + unit) if unit and after.endswith(' ' + unit) else before} → {after}"
 
 
 def spent_s(study: Study) -> float:
-    """Return the seconds of the attempts so far, without the pauses between them."""
+    """Return the seconds of all attempts so far, without the pauses between attempts."""
     sat_s = math.fsum(_sat_s(attempt) for attempt in study.attempts)
     return max([sat_s, *(trial.began_s + trial.wall_s for trial in study.trials)])
 
@@ -97,7 +97,7 @@ def _sat_s(attempt: Attempt) -> float:
 
 
 def pays_off(study: Study) -> str:
-    """Return after how many steps a start that takes longer is paid for."""
+    """Return after how many steps a recipe makes up for its longer start."""
     if study.break_even is None:
         return words.UNKNOWN
     later_s = study.break_even.start_s - study.break_even.baseline_start_s

@@ -1,4 +1,4 @@
-"""What a study's reports are made of: the settings tried, what they gave together, and what bounded them."""
+"""Provide the contents of a study's reports: settings tried, combined gains, and bounds."""
 
 import math
 import statistics
@@ -16,13 +16,13 @@ Kind = OutcomeKind | Literal["open"]
 
 
 class Look(NamedTuple):
-    """Look of a fate.
+    """How a fate is displayed.
 
     Args:
-        style: in the terminal.
-        mark: beside its name; where it was measured, that of the plot.
-        symbol, colour: of its points in a plot, in Plotly's words and the page's.
-        meaning: of the plot's points; "" where there are few of them.
+        style: the fate's style in the terminal.
+        mark: the character beside the fate's name; for a measured fate, the plot's symbol.
+        symbol, colour: of the fate's points in a plot, by Plotly's and the page's names.
+        meaning: explanation of the plot's points; "" if there are few of them.
     """
 
     name: str
@@ -70,12 +70,12 @@ PREFERRED: tuple[Phase, ...] = ("confirm", "prune", "switch")
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A candidate with what became of it.
+    """A candidate with its results.
 
     Args:
-        alone: it alone against the baseline, or where it needs another, beside that and against it; None where no
+        alone: the setting alone against the baseline (with the setting that it needs, against that setting); None if no
             phase gave an estimate.
-        worth: the whole with it against without it.
+        worth: the bundle with the setting against the bundle without it.
     """
 
     candidate: Candidate
@@ -86,14 +86,14 @@ class Tried:
 
     @property
     def name(self) -> str:
-        """Name the setting, with the one beside which it was tried if it means nothing alone."""
+        """Name the setting, with the setting that it needs, if it means nothing alone."""
         beside = self.alone.against if self.alone is not None else ""
         family = self.candidate.id.partition(".")[0] + "."
         return f"{self.candidate.id} beside {beside.removeprefix(family)}" if beside else self.candidate.id
 
     @property
     def shown(self) -> Estimate | None:
-        """Return the one to show if there is room for one."""
+        """Return the estimate to show if there is room for only one."""
         return self.alone or self.worth
 
     @property
@@ -102,7 +102,7 @@ class Tried:
 
     @property
     def word(self) -> str:
-        """Return its fate; a setting that was proved only together with others is not called proved by itself."""
+        """Return the fate in words; a setting proved only together with others is not called proved by itself."""
         ci = self.shown.ci if self.shown is not None else None
         return "in recipe" if self.kind == "proved" and (ci is None or ci[0] <= 1) else self.look.name
 
@@ -112,8 +112,8 @@ class Joint:
     """Settings that were tried together.
 
     Args:
-        parts: product of the speed-ups that each gave alone; None where one is not known.
-        word: whether together they give more or less than their parts.
+        parts: product of the speed-ups of each setting alone; None if one is not known.
+        word: whether the settings together give more or less than that product.
     """
 
     ids: list[str]
@@ -124,7 +124,7 @@ class Joint:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A bound, a share of the baseline's time, beside what was measured."""
+    """A bound, as a share of the baseline's time, beside the measured saving."""
 
     candidate: Candidate
     bound: float
@@ -134,14 +134,14 @@ class Saved:
 
 
 def tried(study: Study) -> list[Tried]:
-    """Return each candidate, by fate and then by speed-up."""
+    """Return each candidate, ordered by fate and then by speed-up."""
     rows = [_tried(study, candidate) for candidate in study.candidates]
     order = list(KINDS)
     return sorted(rows, key=lambda row: (order.index(row.kind), -(row.shown.speedup if row.shown else 0.0)))
 
 
 def ablated(study: Study) -> list[Tried]:
-    """Return the settings of which it is known what they are worth within the whole, the largest first."""
+    """Return the settings whose worth within the bundle is known, the largest first."""
     rows = [row for row in tried(study) if row.worth is not None]
     return sorted(rows, key=lambda row: -(row.worth.speedup if row.worth else 0.0))
 
@@ -151,14 +151,14 @@ def sound(estimate: Estimate) -> bool:
 
 
 def interval_of(estimate: Estimate) -> tuple[float, float] | None:
-    """Return its interval, if both ends are numbers that can be shown."""
+    """Return the interval, if both ends are numbers that can be shown."""
     if estimate.ci is None or not all(math.isfinite(end) and end > 0 for end in estimate.ci):
         return None
     return estimate.ci
 
 
 def parts_of(key: str, ids: Sequence[str]) -> list[str] | None:
-    """Return the settings that an arm's key stands for; None if it names others. A value may hold spaces."""
+    """Return the settings in an arm's key; None if the key names unknown settings. A value may contain spaces."""
     if key in ids:
         return [key]
     for first in ids:
@@ -183,7 +183,7 @@ def joints(study: Study) -> list[Joint]:
 
 
 def saved(study: Study) -> list[Saved]:
-    """Show bounds beside what was measured, the largest bound first; settings without either are left out."""
+    """Show bounds beside measured savings, the largest bound first; settings without either are left out."""
     rows = []
     for row in tried(study):
         bound = row.candidate.bound
@@ -198,7 +198,7 @@ def saved(study: Study) -> list[Saved]:
 
 
 def medians(study: Study) -> tuple[float, float] | None:
-    """Return the objective's medians for the baseline and for the recipe, over the runs of the confirmation."""
+    """Return the objective's medians for the baseline and for the recipe, over the confirmation runs."""
     if not study.recipe:
         return None
     key = " ".join(str(one) for one in sorted(study.recipe, key=lambda one: one.knob))
@@ -208,12 +208,12 @@ def medians(study: Study) -> tuple[float, float] | None:
 
 
 def counts(trial: Trial) -> bool:
-    """Tell whether its value may be compared."""
+    """Return whether the run's value may be compared."""
     return trial.ended == "measured" and not trial.void and trial.value is not None
 
 
 def level(study: Study, value: float) -> str:
-    """Write a value of the objective as people read it: a rate for throughput."""
+    """Format a value of the objective: as a rate for throughput."""
     match study.run.objective:
         case "throughput":
             return f"{words.rate(1 / value)} {'steps' if 'step' in study.unit else 'samples'}/s"
@@ -226,7 +226,7 @@ def level(study: Study, value: float) -> str:
 
 
 def long_time(seconds: float) -> str:
-    """Write a budget's or a search's time: `45 s`, `2.5 min`, `14 min`, `2 h 5 min`."""
+    """Format the time of a budget or search: `45 s`, `2.5 min`, `14 min`, `2 h 5 min`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 595:
@@ -259,13 +259,13 @@ def _estimate_alone(estimates: Sequence[Estimate], candidate: Candidate) -> Esti
 
 
 def _worth(study: Study, candidate: Candidate) -> Estimate | None:
-    """Return the last estimate of the whole with this setting against the whole without it."""
+    """Return the last estimate of the bundle with this setting against the bundle without it."""
     found = (one for one in reversed(study.estimates) if one.phase == "prune" and sound(one))
     return next((one for one in found if _is_of(one, study, candidate)), None)
 
 
 def _is_of(estimate: Estimate, study: Study, candidate: Candidate) -> bool:
-    """Tell whether its arms differ by the candidate and what needs that."""
+    """Return whether the two arms differ by the candidate and the settings that need it."""
     rest = without(estimate.arm, candidate.id, study.candidates)
     # Against the baseline as a whole, not as what was left out: then its p is corrected over several.
     is_whole_of_one = not rest and estimate.arm == candidate.id and estimate.corrected_over == 1
@@ -281,7 +281,7 @@ def _joint(together: list[str], estimate: Estimate, parts: Sequence[Estimate | N
 
 
 def _word(estimate: Estimate, parts: Sequence[Estimate], product: float) -> str:
-    """Compare with the parts' product, by half widths of the logarithms as if independent."""
+    """Compare the joint gain with the product of the parts, by half widths of the logarithms as if independent."""
     halves = [math.log(ci[1] / ci[0]) / 2 for one in (estimate, *parts) if (ci := interval_of(one)) is not None]
     if len(halves) < len(parts) + 1:
         return "no interval"

@@ -1,4 +1,4 @@
-"""A study in the terminal, on one screen: the answer, the recipe, a step before and after, settings, what next."""
+"""Show a study on one screen: the answer, the recipe, a step before and after, settings, next commands."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ LONGEST_REASON = 160
 
 
 def study_report(study: Study, *, recipe: str = RECIPE) -> RenderableType:
-    """Show the whole answer, as `report.html` has it, in one screen.
+    """Show the whole answer of `report.html` on one screen.
 
     Args:
-        recipe: where the recipe is, for the commands that use it.
+        recipe: path of the recipe, for the commands that use it.
     """
     parts: list[RenderableType] = [
         _head(study),
@@ -87,7 +87,7 @@ def _recipe(study: Study) -> Iterator[RenderableType]:
 
 
 def _steps(before: Diagnosis | Unknown, after: Diagnosis | Unknown) -> Iterator[RenderableType]:
-    """Yield a step as written and with the recipe, bars of one scale, and what their parts are."""
+    """Yield a step as written and with the recipe, as bars on one scale, and a legend of the parts."""
     sides = [
         (label, made.shares, made.steps.step_s)
         for label, made in (("before", before), ("after", after))
@@ -103,7 +103,7 @@ def _steps(before: Diagnosis | Unknown, after: Diagnosis | Unknown) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class _Legend:
-    """The parts, with their shares before and after."""
+    """The legend: each part with its share before and after."""
 
     sides: Sequence[Shares]
     has_device: bool
@@ -135,7 +135,7 @@ def _settings(study: Study) -> Iterator[RenderableType]:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of measured settings, by fate; then the others, a line per fate."""
+    """Rows of measured settings, ordered by fate; then one line per fate for the other settings."""
 
     rows: Sequence[Tried]
 
@@ -166,7 +166,7 @@ class _Rows:
 
 
 def _chosen(rows: Sequence[Tried]) -> list[Tried]:
-    """Choose as many as there is room for: of each fate some, those of the recipe before all others."""
+    """Choose as many rows as there is room for: some of each fate, the recipe's settings before all others."""
     if len(rows) <= most(NUM_SETTINGS):
         return list(rows)
     kept = [row for row in rows if row.kind == "proved"]
@@ -190,7 +190,7 @@ def _cells(row: Tried) -> list[Text]:
 
 
 def _unmeasured(rows: Sequence[Tried], widest: int) -> Iterator[Text]:
-    """Yield a line for each of the first ones, with the reason; how many more there are."""
+    """Yield a line for each of the first unmeasured settings, with the reason, and how many more there are."""
     for row in rows[: most(NUM_SETTINGS)]:
         line = Text.assemble((f"{row.word:<{widest}}", row.look.style), f"  {words.plain(row.candidate.id)}")
         if row.reason:
@@ -203,7 +203,7 @@ def _unmeasured(rows: Sequence[Tried], widest: int) -> Iterator[Text]:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """A logarithmic scale of some columns, on which 1 has a place."""
+    """A logarithmic scale with a fixed number of columns that includes 1."""
 
     low: float
     high: float
@@ -219,7 +219,7 @@ class _Scale:
         return round((PICTURE - 1) * math.log(clipped / self.low) / math.log(self.high / self.low))
 
     def picture(self, estimate: Estimate, style: str) -> Text:
-        """Draw `│` at 1, the interval as a line, the estimate as a point; `‹` and `›` where the interval goes on."""
+        """Draw `│` at 1, the interval as a line, the estimate as a point; `‹` and `›` if the interval goes on."""
         cells = [" "] * PICTURE
         ends = interval_of(estimate) or (estimate.speedup, estimate.speedup)
         low, high = map(self.column, ends)
@@ -241,7 +241,7 @@ def _warnings(warnings: Sequence[str]) -> list[RenderableType]:
 
 
 def _next(study: Study, recipe: str) -> RenderableType:
-    """Return the first commands that follow, to be pasted."""
+    """Return the first commands to run next, ready to paste."""
     shown = ("Go on where", "Run", "Prove")
     commands = [one for one in repeats(study, recipe=recipe) if one.what.startswith(shown)]
     if not commands:

@@ -1,4 +1,4 @@
-"""Traces and their differences in the terminal."""
+"""Show traces and their differences in the terminal."""
 
 from dynotune.report.trace.difference import difference_report
 from dynotune.report.trace.summary import trace_report

@@ -1,4 +1,4 @@
-"""Two traces of one program in the terminal: what changed, part by part and cause by cause."""
+"""Show two traces of one program in the terminal: what changed, part by part and cause by cause."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ NOT_NAMED = "–"
 
 
 def difference_report(difference: TraceDifference, *, top: int = 5) -> RenderableType:
-    """Show the whole answer, with `top` rows of each list."""
+    """Show the whole difference, with `top` rows per list."""
     parts: list[RenderableType] = [_head(difference), *_parts(difference)]
     parts += filter(None, [_causes(difference, top), _classes(difference, top)])
     return spaced([*parts, *_notes(difference)])
@@ -77,7 +77,7 @@ def _per(difference: TraceDifference, num_steps: int | None = 1) -> Per:
 
 
 def _classes(difference: TraceDifference, top: int) -> RenderableType | None:
-    """Show kernels by class, a rank."""
+    """Show kernels by class, averaged over ranks."""
     before, after = (
         {
             name: _per(difference, summary.num_steps).part(total_s / len(summary.kernels))

@@ -1,4 +1,4 @@
-"""What a trace says, in the terminal: the verdict, where a step goes, what it was lost to, then the tables."""
+"""Show a trace in the terminal: the verdict, where a step's time goes, causes of lost time, then tables."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
@@ -40,7 +40,7 @@ ALIGNED = {
 
 
 def trace_report(summary: TraceSummary, *, top: int = 5) -> RenderableType:
-    """Show the whole answer, with `top` rows of each list."""
+    """Show the whole answer, with `top` rows per list."""
     parts = [_head(summary), *_shares(summary), *_devices(summary, top), *_causes(summary, top)]
     return spaced([*parts, *tables(summary, top), *_notes(summary)])
 
@@ -81,7 +81,7 @@ def _shares(summary: TraceSummary) -> list[RenderableType]:
 
 
 def _shown_device(devices: Sequence[DeviceTime]) -> str:
-    """Return the device that the shares are of: where the window is longest, the busiest."""
+    """Return the device whose shares are shown: the busiest device of the rank with the longest window."""
     if len(devices) < 2:
         return "the device"
     slowest = max(devices, key=lambda device: (device.window_s, device.busy_s))
@@ -134,13 +134,13 @@ def _cause(cause: Cause) -> Text:
 
 
 def tables(summary: TraceSummary, top: int) -> list[RenderableType]:
-    """Make all that have a row, with `top` rows of each."""
+    """Build all tables that have a row, with `top` rows each."""
     makers = (_ranks, _communication, _kernels, _copies, _syncs, _allocations, _gaps, _operators, _memory)
     return [table for make in makers if (table := make(summary, top)) is not None]
 
 
 def _kernels(summary: TraceSummary, top: int) -> RenderableType | None:
-    """Show classes, summed over the ranks and divided by their number."""
+    """Show kernels by class, summed over the ranks and divided by the number of ranks."""
     per, num_ranks = Per.of(summary), len(summary.kernels)
     if not any(kernels.num for kernels in summary.kernels):
         return None
@@ -209,7 +209,7 @@ def _kernels_by_rank(summary: TraceSummary, top: int) -> RenderableType:
 
 
 def _copies(summary: TraceSummary, top: int) -> RenderableType | None:
-    """Show kinds, summed over the ranks and divided by their number."""
+    """Show copies by kind, summed over the ranks and divided by the number of ranks."""
     per, num_ranks = Per.of(summary), len({copies.rank for copies in summary.copies}) or 1
     grouped = sorted(
         _grouped(summary.copies, key=lambda each: (each.kind, str(each.pinned))),
@@ -250,7 +250,7 @@ def _allocations(summary: TraceSummary, top: int) -> RenderableType | None:
 
 
 def _calls(name: str, calls: Sequence[Calls], summary: TraceSummary, top: int) -> RenderableType | None:
-    """Show calls by place; of several ranks that which spent most on them."""
+    """Show calls by place; for several ranks, each call is that of the rank which spent most time on it."""
     per = Per.of(summary)
     several = len({each.rank for each in calls}) > 1
     worst = [
@@ -336,7 +336,7 @@ def _ranks(summary: TraceSummary, top: int) -> RenderableType | None:
 
 
 def _operators(summary: TraceSummary, top: int) -> RenderableType | None:
-    """Show operators, summed over the ranks and divided by their number."""
+    """Show operators, summed over the ranks and divided by the number of ranks."""
     per, num_ranks = Per.of(summary), len(summary.ranks.ranks) if summary.ranks is not None else 1
     named = [
         (sum(each.self_s for each in alike) / num_ranks, sum(each.num for each in alike) / num_ranks, alike[0].name)

@@ -1,4 +1,4 @@
-"""Batches as loaders make them: tensors in dicts, tuples, dataclasses and objects with a `to` of their own."""
+"""Handle batches as loaders make them: tensors in dicts, tuples, dataclasses and objects with their own `to` method."""
 
 import copy
 import dataclasses
@@ -12,12 +12,12 @@ from dynotune.runtime.errors import InputError
 
 
 def has_own_to(batch: Any) -> bool:
-    """Whether `batch` is not a tensor and moves itself (PackedSequence, BatchEncoding, graph batches)."""
+    """Return whether `batch` is not a tensor but has its own `to` (PackedSequence, BatchEncoding, graph batches)."""
     return not isinstance(batch, (torch.Tensor, type)) and callable(getattr(batch, "to", None))
 
 
 def moved_by_itself(batch: Any, device: torch.device) -> Any:
-    """`batch.to(device)`, not holding the host where it can be asked not to."""
+    """Return `batch.to(device)`, without waiting for the copy if the method allows that."""
     try:
         parameters = inspect.signature(batch.to).parameters
     except (TypeError, ValueError):
@@ -27,11 +27,11 @@ def moved_by_itself(batch: Any, device: torch.device) -> Any:
 
 
 def mapped(batch: Any, leaf: Callable[[Any], Any]) -> Any:
-    """`batch` rebuilt, with `leaf` applied to its tensors and to objects that move themselves.
+    """Return `batch` rebuilt, with `leaf` applied to its tensors and to objects that have their own `to`.
 
-    Containers are copied, never changed; what is neither is passed on as it is.
+    Containers are copied, never changed; all other objects are passed on as they are.
 
-    Raises InputError: a mapping that cannot be rebuilt.
+    Raises InputError: a mapping cannot be rebuilt.
     """
     if isinstance(batch, torch.Tensor) or has_own_to(batch):
         return leaf(batch)
@@ -66,7 +66,7 @@ def _mapped_mapping(batch: Mapping[Any, Any], leaf: Callable[[Any], Any]) -> Any
 
 
 def readers(batch: Any, _seen: set[int] | None = None) -> Iterator[Any]:
-    """What has to know which streams read it: tensors, and objects with a `record_stream` of their own."""
+    """Return the objects that must know their readers' streams: tensors, and objects with a `record_stream`."""
     seen = set() if _seen is None else _seen
     if id(batch) in seen or isinstance(batch, (str, bytes, int, float, complex, type, type(None))):
         return

@@ -1,4 +1,4 @@
-"""Samples kept on disk or in memory, so that they are decoded once."""
+"""Keep samples on disk or in memory, so that each is decoded only once."""
 
 import contextlib
 import fcntl
@@ -21,20 +21,20 @@ __all__ = ["SampleCache"]
 
 
 class SampleCache(Dataset):  # type: ignore[misc]
-    """A map-style dataset whose samples are computed once, and then read from files in a folder.
+    """A map-style dataset that computes each sample once, and then reads it from files in a folder.
 
-    Workers, ranks of a host and other jobs may share the folder, now and later. In `/dev/shm` it is memory, and counts
-    as the container's. Put random augmentation behind the cache: a sample stays as it was first drawn.
+    Workers, the ranks of a host and later jobs may share the folder. A folder in `/dev/shm` is memory, and counts
+    towards the container's memory limit. Apply random augmentation after the cache: a cached sample never changes.
 
-    Samples are CPU tensors, arrays of numpy, numbers, strings and None, also in tuples, lists and dicts. Files hold no
-    pickles; damaged ones are computed again. Nothing is evicted, as each epoch draws each sample. If no more can be
-    written, or less than a 20th of the file system is free, that is said once, and what is not kept is computed.
+    Samples are CPU tensors, numpy arrays, numbers, strings and None, also in tuples, lists and dicts. Files contain no
+    pickles; damaged files are computed again. No sample is evicted, because each epoch draws every sample. When less
+    than a 20th of the file system is free, or a write fails, one warning is given and no further sample is kept.
 
     Args:
-        dataset: also found as the attribute `dataset`.
-        folder: is made. To free the room, remove it.
-        max_bytes: of all samples in the folder.
-        key: says what samples are. Choose another when files or transforms change.
+        dataset: the dataset to cache; also available as the attribute `dataset`.
+        folder: folder of the files; it is created if necessary. Remove it to free the space.
+        max_bytes: limit on all samples in the folder together.
+        key: text that identifies the samples. Choose another key when files or transforms change.
 
     Raises:
         InputError: the folder holds other samples or other files, or a sample cannot be kept.
@@ -83,7 +83,7 @@ class SampleCache(Dataset):  # type: ignore[misc]
         self.__dict__.update(state, _unsaid=_unsaid())
 
     def _store(self, path: Path, data: bytes, is_damaged: bool) -> None:
-        """Count, then write: if the process is killed between, there is less than counted."""
+        """Count the bytes before writing: if the process is killed in between, less is stored than counted."""
         self.folder.mkdir(0o700, parents=True, exist_ok=True)
         if not self._count(len(data)):
             return
@@ -105,7 +105,7 @@ class SampleCache(Dataset):  # type: ignore[misc]
                 self._count(-len(data))
 
     def _count(self, num_bytes: int) -> bool:
-        """Add to what is counted in the folder, unless that is too much."""
+        """Add to the bytes counted in the folder, unless the total would exceed the limit."""
         handle = os.open(self._marker, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -120,12 +120,12 @@ class SampleCache(Dataset):  # type: ignore[misc]
 
 
 def _unsaid() -> io.FileIO:
-    """Return what one alone, of a process and those that it forks, reads something from: it is the one to speak."""
+    """Return a pipe shared with forked children, from which only one process can read: that process warns."""
     return io.FileIO(os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
 
 
 def _encoded(sample: Any, holds: bytes) -> bytes:
-    """Lay out a sample: checksum, length of its structure, structure in JSON, contents of its arrays."""
+    """Serialise a sample: checksum, length of its structure, structure in JSON, contents of its arrays."""
     body = bytearray()
     structure = json.dumps(_taken_apart(sample, body)).encode()
     structure += b" " * (-(8 + len(structure)) % 64)
@@ -160,7 +160,7 @@ def _taken_apart(value: Any, body: bytearray) -> Any:
 
 
 def _put_together(structure: Any, body: memoryview) -> Any:
-    """Return the value; its arrays are views of `body`."""
+    """Return the sample; its arrays are views of `body`."""
     if not isinstance(structure, list):
         return structure
     kind, *rest = structure

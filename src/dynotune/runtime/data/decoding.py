@@ -1,4 +1,4 @@
-"""Pictures decoded on the device that they are needed on."""
+"""Decode pictures on the device that needs them."""
 
 import io
 import os
@@ -16,9 +16,9 @@ __all__ = ["Decoded", "decode_on_device"]
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """`images`: uint8 [3, height, width] on the device, in the order of the files, None for a bad one.
+    """`images`: uint8 [3, height, width] on the device, in the order of the files; None for a damaged file.
 
-    `errors` says of each bad file, by its place, what is wrong with it.
+    `errors` maps the index of each damaged file to the reason.
     """
 
     images: list[torch.Tensor | None]
@@ -28,14 +28,14 @@ class Decoded:
 def decode_on_device(sources: Sequence[str | os.PathLike[str] | bytes], device: torch.device | str) -> Decoded:
     """Decode pictures to RGB: on a CUDA device JPEG files by nvJPEG, through torchvision; all others by Pillow.
 
-    Let workers of a DataLoader read the bytes, and decode a batch in the process that trains, in a `Prefetcher`'s
-    `transform` for instance. Pictures are not turned as EXIF says.
+    Let the DataLoader's workers read the bytes, and decode a batch in the training process, for instance in a
+    `Prefetcher`'s `transform`. EXIF orientation is ignored.
 
     Args:
-        sources: paths, or what files hold.
+        sources: paths of files, or their contents as bytes.
 
     Raises:
-        DeviceError: the device cannot be used here.
+        DeviceError: the device is not usable here.
     """
     device = resolved(device)
     with ThreadPoolExecutor(4) as pool:
@@ -58,7 +58,7 @@ def _content(source: str | os.PathLike[str] | bytes) -> bytes | Exception:
 
 
 def _on_gpu(files: list[bytes | Exception], places: list[int], device: torch.device) -> dict[int, torch.Tensor]:
-    """All in one call; if it fails, half of them and half, until the bad ones stand alone."""
+    """Decode all pictures in one call; if the call fails, decode each half, until the files that fail are found."""
     try:
         from torchvision.io import ImageReadMode, decode_jpeg
 

@@ -1,4 +1,4 @@
-"""Batches of sequences that are about as long."""
+"""Make batches of sequences that have similar lengths."""
 
 import math
 import zlib
@@ -18,22 +18,22 @@ _BUCKET = math.log(1.1)
 
 
 class LengthBatchSampler(Sampler):  # type: ignore[misc]
-    """Batches of indices of sequences that are about as long; each sequence once an epoch, by one rank.
+    """Yields batches of indices of sequences with similar lengths; each sequence once per epoch, on one rank.
 
-    For `DataLoader(dataset, batch_sampler=…)`. All ranks get equally many batches, and in a step batches of like cost:
-    large batches are halved until the number fits. Where each holds one sequence, some are repeated, or left out with
-    `drop_last`. An iteration to its end begins the next epoch, of which `len()` then is.
+    For `DataLoader(dataset, batch_sampler=…)`. All ranks get equally many batches, of similar cost in each step: large
+    batches are halved until the numbers match. If each holds one sequence, some are repeated, or left out with
+    `drop_last`. A complete iteration begins the next epoch; `len()` is then that epoch's.
 
     Args:
-        lengths: of all sequences, in tokens.
-        batch_size: sequences in a batch, at most.
-        max_tokens: tokens in a batch, at most: its size times its longest sequence, or with `packed` their sum.
-        packed: batches are for `pack`, with sequences of all lengths in one.
-        rank, num_ranks: of this process; by default those of `torch.distributed`, if it is initialised.
-        drop_last: with `batch_size` alone no batch is smaller: which sequences are left out is drawn anew each epoch.
+        lengths: lengths of all sequences, in tokens.
+        batch_size: largest number of sequences in a batch.
+        max_tokens: most tokens in a batch: its size times its longest sequence, or their sum with `packed`.
+        packed: make batches for `pack`, which mix sequences of all lengths.
+        rank, num_ranks: this process's rank, and how many there are; by default those of `torch.distributed`.
+        drop_last: with `batch_size` alone, leave out sequences, drawn anew each epoch, instead of a smaller batch.
 
     Raises:
-        InputError: no limit, a limit below 1, a negative length, or a rank that is none.
+        InputError: there is no limit, a limit is below 1, a length is negative, or the rank does not exist.
         TooLargeError: a sequence is longer than `max_tokens`.
     """
 
@@ -65,7 +65,7 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
         self._planned: tuple[int, list[list[int]]] = -1, []
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the next iteration."""
+        """Choose the epoch, and so the order, of the next iteration."""
         self._begin = self._begin if epoch == self.epoch else 0
         self.epoch = epoch
 
@@ -81,12 +81,12 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
         self.epoch, self._num_drawn = self.epoch + 1, 0
 
     def state_dict(self, num_batches: int | None = None) -> dict[str, Any]:
-        """Return what to save. `num_batches` of this epoch were trained on: workers draw ahead of that."""
+        """Return the state to save. `num_batches`: batches of this epoch used so far (workers draw ahead)."""
         done = self._num_drawn if num_batches is None else num_batches
         return {"epoch": self.epoch, "num_batches": done, "plan": self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin the next iteration where a saved one stood; InputError if it had other batches to draw."""
+        """Continue the next iteration from a saved state; InputError if the saved sampler drew other batches."""
         if state["plan"] != self._identity():
             raise InputError("The state is of a sampler with other lengths, limits, ranks or another seed.")
         self.epoch, self._begin = state["epoch"], state["num_batches"]
@@ -96,7 +96,7 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
         return zlib.crc32(repr((plan, self._num_ranks, self.drop_last)).encode())
 
     def _batches(self) -> list[list[int]]:
-        """Return the batches of this rank in this epoch."""
+        """Return this rank's batches of this epoch."""
         if self._planned[0] != self.epoch:
             generator = torch.Generator().manual_seed((self._seed * 1_000_003 + self.epoch) % 2**63)
             every = self._even(self._cut(self._order(generator)), generator)
@@ -127,7 +127,7 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
         return batches
 
     def _even(self, batches: list[list[int]], generator: torch.Generator) -> list[list[int]]:
-        """As many for each rank."""
+        """Return the same number of batches for each rank."""
         while batches and (over := len(batches) % self._num_ranks):
             at = max(range(len(batches)), key=lambda each: len(batches[each]))
             if self.drop_last:

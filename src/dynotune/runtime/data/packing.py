@@ -1,4 +1,4 @@
-"""Sequences one behind the other in one row, without padding, for attention that keeps them apart."""
+"""Pack sequences into one row without padding, for attention that keeps the sequences apart."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +21,15 @@ def pack(
 
     Returns:
         Each key of the samples as a tensor [1, tokens]; `position_ids` [1, tokens], from 0 in each sequence;
-        `cu_seqlens` [sequences + 1] int32, where each begins and the last ends; `max_seqlen`. The first of each
-        sequence's `labels` becomes -100: a causal loss would predict it from the sequence before.
+        `cu_seqlens` [sequences + 1] int32, the start of each sequence and the end of the last; `max_seqlen`. The first
+        of each sequence's `labels` becomes -100: a causal loss would predict it from the sequence before.
 
     Args:
-        for_transformers: name the last two as Transformers' FlashAttention takes them.
+        for_transformers: use the names that Transformers' FlashAttention expects for the last two.
 
     Raises:
-        InputError: there is no sample, one is empty, or a key has not one value for each token.
-        TooLargeError: more than `max_tokens`.
+        InputError: there is no sample, a sample is empty, or a key does not have one value per token.
+        TooLargeError: there are more than `max_tokens` tokens.
     """
     lengths = [len(sample["input_ids"]) for sample in samples]
     if not lengths or not all(lengths):
@@ -57,21 +57,21 @@ def check_packing(
     samples: Sequence[Mapping[str, Any]],
     call: Callable[[torch.nn.Module, Packed], torch.Tensor] | None = None,
 ) -> float:
-    """Compare a model's outputs for packed sequences with those for each alone, and with other tokens in the others.
+    """Compare a model's outputs for packed sequences with those for each alone, and with changed tokens in the others.
 
-    Runs in `eval()` without gradients; the latter must change nothing.
+    The model runs in `eval()` without gradients; changed tokens in the others must not change an output.
 
     Args:
-        samples: two or more with `input_ids`, on the CPU.
-        call: `call(model, packed)` gives the outputs [1, tokens, …]; by default `forward` takes the keys that it knows,
-            and `logits` or the first output is compared.
+        samples: two or more samples with `input_ids`, on the CPU.
+        call: `call(model, packed)` returns the outputs [1, tokens, …]; by default `forward` gets the keys that it
+            accepts, and `logits` or the first output is compared.
 
     Returns:
         The largest difference, as a share of the largest output.
 
     Raises:
-        NumericsError: attention mixes the sequences, or positions run on from one to the next.
-        InputError: fewer than two samples.
+        NumericsError: attention mixes the sequences, or positions continue from one sequence to the next.
+        InputError: there are fewer than two samples.
     """
     if len(samples) < 2:
         raise InputError("Two samples are needed to see whether packing mixes them.")

@@ -1,4 +1,4 @@
-"""Batches on the device before they are needed: uploaded and converted on a stream beside the computing one."""
+"""Upload and convert batches ahead of time, on a stream beside the computing stream."""
 
 import logging
 import time
@@ -27,10 +27,10 @@ NUM_PINNED_SLOTS = 3
 
 @dataclass(slots=True)
 class PrefetcherStats:
-    """What a Prefetcher has done, over all its iterations.
+    """Totals of a Prefetcher over all of its iterations.
 
-    `staged_bytes` of the `uploaded_bytes` were pageable, and copied into pinned buffers on the way. Host time, inside
-    `next`: `loading_s` of the loader, `staging_s` of those copies, `throttled_s` of waiting for the device.
+    `staged_bytes` of the `uploaded_bytes` were pageable, and went through pinned buffers. Host time spent inside
+    `next`: `loading_s` in the loader, `staging_s` in copies to pinned buffers, `throttled_s` in waits for the device.
     """
 
     num_batches: int = 0
@@ -60,12 +60,12 @@ class _Iteration:
     has_ended: bool = False
 
     def let_go(self) -> None:
-        """Forgets sources whose upload has ended."""
+        """Drop references to sources whose upload has ended."""
         while self.reading and self.reading[0][0].query():
             self.reading.popleft()
 
     def stop(self) -> None:
-        """Holds the host until no upload reads a source any more."""
+        """Wait on the host until no upload reads a source any more."""
         for end, _ in self.reading:
             end.synchronize()
 
@@ -74,27 +74,27 @@ class Prefetcher(Generic[Batch]):
     """Iterates over `loader` with its batches on the device, `depth` of them uploaded ahead.
 
     Tensors, nested in dicts, lists, tuples, named tuples and dataclasses, are uploaded on a side stream and arrive in
-    containers of the same types; an object with a `to` of its own is moved by that. Pinned tensors are uploaded as
-    they are (the loader must not write them again); pageable ones go through reused pinned buffers. Everything else
-    passes unchanged. Batches are valid on the stream that is current when they are handed out, and may be kept.
+    containers of the same types; an object with its own `to` is moved by that method. Pinned tensors are uploaded
+    directly (the loader must not overwrite them); pageable tensors go through reused pinned buffers. All other objects
+    pass unchanged. A batch is valid on the stream that is current when the batch is returned, and may be kept.
 
-    There is no thread: the loader runs in the thread that iterates, between its steps, so random numbers are drawn in
-    the same order each time, and leaving the loop early leaves nothing behind. An error of the loader or of
-    `transform` is raised in its batch's place, after the good ones. The host is held when it is more than `depth`
-    batches ahead of the device, so at most 2 * depth + 1 batches (2 where depth is 0) are on the device at once,
-    besides those that the caller keeps.
+    There is no extra thread: the loader runs in the iterating thread, between its steps. So random numbers are drawn in
+    the same order each time, and leaving the loop early leaves nothing behind. An error of the loader or of `transform`
+    is raised in place of its batch, after all earlier batches. The host waits when it is more than `depth` batches
+    ahead of the device. So at most 2 * depth + 1 batches (2 with depth 0) are on the device at once, besides batches
+    that the caller keeps.
 
     Args:
-        loader: a DataLoader, or any iterable of batches; each iteration starts it anew.
-        device: where to.
-        depth: batches ahead; 0 uploads each when it is asked for.
-        dtype: what floating-point tensors become, on the device; integers and bytes stay.
-        channels_last: whether 4-D floating-point and uint8 tensors (images) become channels_last, on the device.
-        transform: called with each batch on the device, on the side stream; its result is handed out.
+        loader: a DataLoader, or any iterable of batches; each iteration restarts it.
+        device: device to upload to.
+        depth: number of batches uploaded ahead; 0 uploads each batch when it is requested.
+        dtype: type to which floating-point tensors are converted, on the device; integers and bytes stay.
+        channels_last: convert 4-D floating-point and uint8 tensors (images) to channels_last, on the device.
+        transform: function of each batch on the device, run on the side stream; the loop receives its result.
 
     Raises:
-        InputError: a depth below 0, a dtype that is not floating-point, or no device named.
-        DeviceError: the device cannot be used here.
+        InputError: the depth is below 0, the dtype is not floating-point, or no device is named.
+        DeviceError: the device is not usable here.
     """
 
     def __init__(
@@ -124,20 +124,20 @@ class Prefetcher(Generic[Batch]):
         self._said_slow = False
 
     def __len__(self) -> int:
-        """Number of batches of an iteration. Raises: TypeError where the loader has no length."""
+        """Return the number of batches per iteration. Raises: TypeError if the loader has no length."""
         if not isinstance(self.loader, Sized):
             raise TypeError(f"{type(self.loader).__name__} has no length")
         return len(self.loader)
 
     def stats(self) -> PrefetcherStats:
-        """What was done so far, over all iterations."""
+        """Return totals so far, over all iterations."""
         return self._stats
 
     def __iter__(self) -> Iterator[Batch]:
-        """Starts the loader anew.
+        """Restart the loader and yield its batches on the device.
 
-        Raises: what the loader and `transform` raise, in the place of the batch; CaptureError inside a graph's
-        capture; ForkedError in a child forked after the Prefetcher was made.
+        Raises: what the loader and `transform` raise, in place of the batch; CaptureError during a graph's capture;
+        ForkedError in a child that was forked after the Prefetcher was made.
         """
         self._lifetime.check()
         self._streams.refuse_capture("Prefetcher uploads")
@@ -166,9 +166,9 @@ class Prefetcher(Generic[Batch]):
                 self._rings.append(ring)
 
     def _throttle(self, run: _Iteration) -> None:
-        """Holds the host until the device is done with what was enqueued `depth` batches ago.
+        """Wait on the host until the device has finished the work that was enqueued `depth` batches ago.
 
-        Without this a host that never synchronises runs ahead, and each batch in between takes new memory.
+        Without this wait, a host that never synchronises runs ahead, and each batch in between takes new memory.
         """
         run.asked.append(self._streams.record(self._streams.current()))
         if len(run.asked) <= max(self._depth, 1):
@@ -178,7 +178,7 @@ class Prefetcher(Generic[Batch]):
         self._stats.throttled_s += time.perf_counter() - started_s
 
     def _draw(self, run: _Iteration) -> None:
-        """Draws a batch and enqueues its upload; an error takes its place."""
+        """Draw a batch and enqueue its upload; if the loader raises, store the error in its place."""
         started_s = time.perf_counter()
         try:
             source = next(run.loader)
@@ -216,7 +216,7 @@ class Prefetcher(Generic[Batch]):
         return batch
 
     def _order_behind_the_caller(self, source: Any) -> None:
-        """What is on the device already was made on the caller's stream, and is read on ours."""
+        """Order the side stream behind the caller's stream, which made the tensors that are already on the device."""
         there = [found for found in readers(source) if self._is_here(found)]
         if there and self._streams.pins:
             self._streams.wait(self._side, self._streams.record(self._streams.current()))
@@ -227,7 +227,7 @@ class Prefetcher(Generic[Batch]):
         return isinstance(found, torch.Tensor) and self._streams.holds(found)
 
     def _moved_in_line(self, source: Any) -> Any:
-        """Moves an object that shows no tensors on the caller's stream: no other stream can be kept safe for it."""
+        """Move an object that exposes no tensors, on the caller's stream: no other stream can be kept safe for it."""
         if self._streams.pins and not self._said_slow:
             self._said_slow = True
             _log.warning(
@@ -260,7 +260,7 @@ class Prefetcher(Generic[Batch]):
 
 
 def _uploaded(batch: Any, ring: PinnedRing, side: Stream, counts: PrefetcherStats) -> Any:
-    """`batch` on the ring's device, valid on `side`; its pageable memory may be changed at once."""
+    """Return `batch` on the ring's device, valid on `side`; its pageable memory may be changed at once."""
     streams = ring.streams
     staged: list[torch.Tensor] = []
 
@@ -308,7 +308,7 @@ def _sent(leaf: Any, device: torch.device) -> Any:
 
 
 def _is_plain(leaf: torch.Tensor) -> bool:
-    """Whether a copy of its values is all that `leaf` is: subclasses and graph leaves move themselves."""
+    """Return whether copying the values is enough for `leaf`: subclasses and graph leaves move themselves."""
     if type(leaf) is not torch.Tensor or leaf.device.type != "cpu" or leaf.layout != torch.strided:
         return False
     return leaf.numel() > 0 and not (leaf.requires_grad or leaf.is_quantized or leaf.is_conj() or leaf.is_neg())

@@ -1,1 +1,1 @@
-"""A model made ready for a few input shapes: captured graphs, checked against the eager model."""
+"""Prepare a model for a few input shapes: captured graphs, checked against the eager model."""

@@ -1,4 +1,4 @@
-"""Making an engine's buckets: for each the fastest way asked for that works, checked against the eager model."""
+"""Build an engine's buckets: for each, the fastest requested way that works, checked against the eager model."""
 
 import logging
 import time
@@ -28,7 +28,7 @@ _MODES_WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 
 
 class _Forward(NamedTuple):
-    """The model, as it is or compiled. `wanted`: it was asked for; else it stands in where nothing else works."""
+    """The model, eager or compiled. `wanted`: it was requested; otherwise it is only used if nothing else works."""
 
     name: str
     call: Callable[..., Any]
@@ -46,7 +46,7 @@ class _Way(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Built:
-    """Runner of one bucket, as `BucketStats` says it; `forward` is what runs if there is no `graph`."""
+    """The runner of one bucket, as described in `BucketStats`; `forward` runs if there is no `graph`."""
 
     bucket: Bucket
     mode: Mode
@@ -65,22 +65,22 @@ class Built:
         return self.bucket.shapes
 
     def reset(self) -> None:
-        """Free the graph. No replay may be in flight."""
+        """Free the graph. The graph must not be running."""
         if self.graph is not None:
             self.graph.reset()
 
 
 def prepared_input(tensor: torch.Tensor, dtype: torch.dtype, device: torch.device, channels_last: bool) -> torch.Tensor:
-    """Return `tensor` as the model wants it; itself if nothing changes."""
+    """Return `tensor` converted as the model requires; the same tensor if nothing changes."""
     if channels_last and tensor.dim() == 4 and tensor.is_floating_point():
         return tensor.to(device, dtype, memory_format=torch.channels_last)
     return tensor.to(device, dtype)
 
 
 def _forwards(model: torch.nn.Module, compile: Compile, device: torch.device) -> list[_Forward]:
-    """List what may run, in the order of trying; the model as it is always among them.
+    """List the ways to run the model, in the order of trying; the eager model is always among them.
 
-    Raises InputError: an argument that torch.compile does not take, or a mode that captures graphs of its own.
+    Raises InputError: torch.compile does not take an argument, or a mode captures graphs of its own.
     """
     if compile is None:
         compile = device.type == "cuda"
@@ -103,7 +103,7 @@ def _forwards(model: torch.nn.Module, compile: Compile, device: torch.device) ->
 
 
 def _arguments(compile: OneCompile) -> dict[str, Any] | None:
-    """Return the arguments of `torch.compile` that were named; None for not compiling."""
+    """Return the requested arguments of `torch.compile`; None for no compilation."""
     if isinstance(compile, bool):
         return {} if compile else None
     arguments = dict(compile) if isinstance(compile, Mapping) else {"mode": compile}
@@ -123,9 +123,9 @@ def _compiled(model: torch.nn.Module, arguments: dict[str, Any]) -> Callable[...
 
 
 class Builder:
-    """Maker of `Built` for buckets, which share one pool of graph memory.
+    """Builds the `Built` of each bucket; all share one pool of graph memory.
 
-    `capturer`: makes graphs; None where none are wanted. `run`: runs a bucket on inputs as a call does, for the check.
+    `capturer`: makes graphs; None for no graphs. `run`: runs a bucket on inputs as a call does, for the check.
     """
 
     def __init__(
@@ -145,11 +145,11 @@ class Builder:
         self._compiles = any(forward.compiled for forward in self._forwards)
 
     def build(self, bucket: Bucket) -> Built:
-        """Build the bucket, and check it.
+        """Build the bucket, and check its outputs.
 
         Raises:
-            NumericsError: the prepared model is beyond the tolerance in every way, eager too.
-            torch.OutOfMemoryError: it does not fit.
+            NumericsError: the prepared model exceeds the tolerance in every way, eager included.
+            torch.OutOfMemoryError: the bucket does not fit.
         """
         started = time.perf_counter()
         with _tuned_convolutions(self._tunes), _no_recompile_limit(self._compiles):
@@ -167,7 +167,7 @@ class Builder:
         yield from (_Way(False, forward) for forward in self._forwards)
 
     def _fastest(self, bucket: Bucket) -> Built:
-        """Return the fastest of the ways that were asked for, or the first other one that works."""
+        """Return the fastest of the requested ways, or the first other way that works."""
         reasons = []
         seen = self._prepared.observation
         if self._capturer is not None and seen.waits:
@@ -189,7 +189,7 @@ class Builder:
         return best
 
     def _attempt(self, bucket: Bucket, way: _Way, is_last: bool) -> tuple[Built | None, str]:
-        """Make the bucket in one way, or say why not. In the last way there is no excuse: it raises."""
+        """Build the bucket in one way, or return why that failed. If `last`, raise instead."""
         built: Built | None = None
         why = ""
         try:
@@ -271,7 +271,7 @@ class Builder:
 
 @contextmanager
 def _tuned_convolutions(wanted: bool) -> Iterator[None]:
-    """Let cuDNN try its algorithms on the bucket's own shapes: a graph keeps what it found."""
+    """Let cuDNN time its algorithms on the bucket's own shapes; the graph keeps the chosen algorithms."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = before or wanted
     try:
@@ -282,8 +282,8 @@ def _tuned_convolutions(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def _no_recompile_limit(compiles: bool) -> Iterator[None]:
-    """Let every bucket be compiled. torch counts the versions of one `forward`, those of other engines too, and runs
-    all beyond the eighth eagerly without an error."""
+    """Lift torch's limit on recompilations, so that every bucket is compiled. torch counts all versions of one
+    `forward`, also those of other engines, and silently runs every version beyond the eighth eagerly."""
     if not compiles:
         yield
         return

@@ -1,4 +1,4 @@
-"""Shape buckets: what an engine is built for, and which bucket serves a call."""
+"""Define shape buckets: what an engine is built for, and which bucket serves a call."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ _MAX_REMEMBERED = 1024
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One combination of input shapes and dtypes that is built ahead.
+    """One combination of input shapes and dtypes for which the engine is built.
 
     Args:
-        dtypes: of the inputs as the model gets them.
-        example: the user's own inputs, or None where only shapes were given.
+        dtypes: dtypes of the inputs as the model receives them.
+        example: the user's own inputs, or None if only shapes were given.
     """
 
     shapes: Shapes
@@ -41,10 +41,10 @@ class Bucket:
         return " and ".join("×".join(map(str, shape)) or "scalar" for shape in self.shapes)
 
     def samples(self, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-        """Make inputs to build and check with: seeded, on `device`.
+        """Make seeded inputs on `device`, to build and check with.
 
-        From shapes alone, uniform in [0, 1). Of an example, seed 0 gives the example itself, any other seed the same
-        values in another order; integers and booleans stay as they are, because they may be indices or masks.
+        From shapes alone, values are uniform in [0, 1). From an example, seed 0 gives the example itself, any other
+        seed its values in another order; integers and booleans stay as they are, as they may be indices or masks.
         """
         generator = torch.Generator(device).manual_seed(seed)
         if self.example is None:
@@ -66,14 +66,14 @@ def _shuffled(tensor: torch.Tensor, generator: torch.Generator | None) -> torch.
 
 
 def parse_buckets(shapes: Any, dtype: torch.dtype) -> list[Bucket]:
-    """Parse the buckets that `shapes` of an engine means, largest first.
+    """Parse the argument `shapes` of an engine into buckets, largest first.
 
     Args:
-        shapes: a list of buckets or one of them; a bucket is a shape `(B, C, H, W)`, an example tensor or array, or a
-            tuple of either, one for each input of the model.
-        dtype: of floating inputs, as the model gets them.
+        shapes: a list of buckets or a single bucket; a bucket is a shape `(B, C, H, W)`, an example tensor or array, or
+            a tuple of these, one per input of the model.
+        dtype: dtype of floating-point inputs, as the model receives them.
 
-    Raises InputError: not of this form, an empty list, a dimension below 1, the same bucket twice, or buckets that
+    Raises InputError: the form is wrong, a list is empty, a dimension is below 1, a bucket occurs twice, or buckets
     differ in the number or the dtypes of their inputs.
     """
     listed = shapes if isinstance(shapes, list) else [shapes]
@@ -126,9 +126,9 @@ def _is_shape(item: Any) -> bool:
 
 
 def as_tensor(value: Any, what: str) -> torch.Tensor:
-    """Return `value` as a tensor, sharing its memory; takes numpy arrays and whatever has `__array_interface__`.
+    """Return `value` as a tensor that shares its memory; accepts numpy arrays and objects with `__array_interface__`.
 
-    Raises InputError: neither a tensor nor an array.
+    Raises InputError: the value is neither a tensor nor an array.
     """
     if isinstance(value, torch.Tensor):
         return value
@@ -144,9 +144,9 @@ def as_tensor(value: Any, what: str) -> torch.Tensor:
 
 
 class Padding:
-    """Dimensions that a call may fill up to a bucket, and with what.
+    """Dimensions in which a call may be padded to a bucket, and the fill values.
 
-    `pad`: "batch" fills dimension 0 with zeros; a mapping says the value for each dimension; None: none.
+    `pad`: "batch" pads dimension 0 with zeros; a mapping gives the fill value for each dimension; None pads nothing.
     """
 
     def __init__(self, pad: str | Mapping[int, float] | None) -> None:
@@ -163,7 +163,7 @@ class Padding:
             )
 
     def fits(self, shapes: Shapes, bucket: Bucket) -> bool:
-        """Tell whether inputs of `shapes` can be filled up to `bucket`."""
+        """Return whether inputs of `shapes` can be padded to `bucket`."""
         if len(shapes) != len(bucket.shapes):
             return False
         return all(
@@ -177,7 +177,7 @@ class Padding:
 
     @staticmethod
     def _same_batch(shapes: Shapes, bucket: Bucket) -> bool:
-        """Tell whether inputs beside the first have as many rows as it, or the bucket's own (no batch dimension)."""
+        """Return whether the other inputs have as many rows as the first, or as the bucket's (no batch dimension)."""
         if not shapes[0]:
             return True
         return all(
@@ -186,7 +186,7 @@ class Padding:
         )
 
     def write(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy `source` into the corner of `target`, converting, and fill what remains; on the current stream."""
+        """Copy `source` into the corner of `target` with conversion, and fill the rest; on the current stream."""
         if source.shape == target.shape:
             target.copy_(source)
             return
@@ -200,9 +200,9 @@ class Padding:
 
 
 class BucketTable:
-    """Table of buckets that serve shapes: the exact one, else the smallest that padding reaches.
+    """Table that finds the bucket for given shapes: an exact match, else the smallest bucket that padding reaches.
 
-    `buckets`: those that were built. `padding`: what may be filled up.
+    `buckets`: the buckets that were built. `padding`: dimensions that may be padded.
     """
 
     def __init__(self, buckets: Sequence[Bucket], padding: Padding) -> None:
@@ -212,7 +212,7 @@ class BucketTable:
         self._found: dict[Shapes, Bucket | None] = {}
 
     def find(self, shapes: Shapes) -> Bucket | None:
-        """Find the bucket for inputs of `shapes`, or None."""
+        """Return the bucket for inputs of `shapes`, or None."""
         exact = self._exact.get(shapes)
         if exact is not None or not self._padding.fills:
             return exact

@@ -1,6 +1,6 @@
-"""The dtype of an engine that is told "auto": the fastest that leaves results no worse on the user's own inputs.
+"""Choose the dtype for an engine with `dtype="auto"`: the fastest whose results on the user's inputs are no worse.
 
-An error is how far an output lies from the same model's in float64. The rule is that of `dynotune precision`.
+An error is an output's distance from the same model's output in float64. `dynotune precision` has the same rule.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ QUANTIZED = {"int8": "Int8DynamicActivationInt8WeightConfig", "fp8": "Float8Dyna
 
 
 def candidates(model: torch.nn.Module, own: torch.dtype) -> dict[str, Callable[[], Made]]:
-    """Return what may be tried besides the model as it is; 8 bits need torchao."""
+    """Return the candidates besides the unchanged model; 8-bit types need torchao."""
 
     def quantized(config: str) -> Made:
         library, copied = import_module("torchao.quantization"), copy.deepcopy(model).eval()
@@ -49,7 +49,7 @@ def candidates(model: torch.nn.Module, own: torch.dtype) -> dict[str, Callable[[
 
 
 def seconds(engine: Callable[..., Any], cases: Sequence[Inputs]) -> float:
-    """Time calls of each case, the device's work included; the first ones do not count."""
+    """Time calls of each case, including the device's work; warm-up calls do not count."""
     device = cases[0][0].device
     wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
     began = 0.0
@@ -72,11 +72,11 @@ def choose(
     measure: ErrorMeasure,
     checked: Checked,
 ) -> tuple[Made, tuple[DtypeTried, ...]]:
-    """Return the model and dtype to build with, and what was tried.
+    """Return the model and dtype to build with, and the results of all candidates.
 
     Args:
-        build: makes an engine of a model in a dtype, without a tolerance.
-        tolerance: errors up to it are accepted too; None for those alone that are no worse.
+        build: builds an engine for a model in a dtype, without a tolerance.
+        tolerance: accept errors up to this value, too; None accepts only errors that are no worse.
     """
     own = own_dtype(model)
     best, name = ((model, own), 1.0, 0), name_of(own)
@@ -124,7 +124,7 @@ def choose(
 
 
 def _faster(plain: Any, engine: Any, cases: Sequence[Inputs]) -> tuple[float, float]:
-    """Return by how much it is faster at least, and likely; the two take turns."""
+    """Return the proved and the likely speed-up, from calls of both models in turn."""
     logs = []
     for number in range(NUM_ROUNDS):
         sides = [plain, engine] if number % 2 else [engine, plain]

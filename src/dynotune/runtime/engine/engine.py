@@ -1,4 +1,4 @@
-"""A model made ready for a few input shapes: one captured graph for each, checked against the eager model."""
+"""Prepare a model for a few input shapes: one captured graph per shape, checked against the eager model."""
 
 import gc
 import logging
@@ -36,52 +36,52 @@ _INHERITED: list[object] = []
 
 
 class Engine(Closing):
-    """A model ready to run on known input shapes, without launching its kernels one by one.
+    """Runs a model on known input shapes, without launching its kernels one by one.
 
-    For every shape (a bucket) the model is compiled, if asked, and captured as a CUDA graph; its outputs are compared
-    with the eager model's, also on inputs that the capture has not seen. Where a capture is impossible the bucket runs
-    without a graph, and the log and `stats()` say why. On the CPU there are no graphs; all else is the same.
+    For every shape (a bucket) the model is compiled, if requested, and captured as a CUDA graph. Outputs are compared
+    with the eager model's, also on inputs that the capture has not seen. If capture fails, the bucket runs without a
+    graph, and the log and `stats()` give the reason. On the CPU there are no graphs; everything else is the same.
 
-    The model runs in eval mode, without gradients, and must not carry state from call to call. It is not changed: where
-    dtype, device, layout or folding differ, the engine runs a copy. Otherwise it runs the model itself, whose weights
-    must then not be replaced.
+    The model runs in eval mode, without gradients, and must not keep state from call to call. The model is not changed:
+    if dtype, device, layout or folding differ, the engine runs a copy. Otherwise it runs the model itself, whose
+    weights must then not be replaced.
 
-    Streams: a call enqueues on the caller's current stream and does not wait for the GPU, unless an input lies on
-    the host (a `Stager` avoids that). Inputs must be valid on that stream, and outputs are. Calls from several streams
-    are ordered one after the other. Safe for threads; calls are serialised.
+    Streams: a call enqueues on the caller's current stream and does not wait for the GPU, unless an input is on the
+    host (use a `Stager` to avoid that). Inputs must be valid on that stream, and outputs are. Calls from several
+    streams run one after the other. Thread-safe; calls are serialised.
 
     Args:
-        model: what runs; its outputs are tensors, or tuples, lists and dicts of them.
-        shapes: a list of buckets: a shape `(B, C, H, W)`, an example input, or a tuple of either for several inputs.
+        model: the model to run; its outputs are tensors, or tuples, lists and dicts of tensors.
+        shapes: a list of buckets: a shape `(B, C, H, W)`, an example input, or a tuple of these for several inputs.
             Models that take integers need examples.
-        dtype: of weights and floating inputs; the model's own if None. "auto" tries bfloat16, float16 and, by torchao,
-            int8 and fp8, and takes the fastest that is proved faster and, on the inputs of `shapes` (give real ones),
-            no worse against float64, or within `tolerance` if one is named. `stats()` says why.
-        channels_last: whether four-dimensional weights and inputs are laid out so.
-        compile: None compiles on a GPU and not on the CPU; True or False says so; a string is a mode, and a mapping
-            the arguments, of `torch.compile`. Of a list of these the fastest is kept, as measured on each bucket;
-            "measure" is [True, False].
-        graphs: whether to capture, on a GPU.
-        device: where it runs; where the model is if None.
-        borrow: lend the outputs instead of copying them: they are valid until the next call of the same shape. Such an
-            engine belongs to one thread, for as long as that lives.
-        tolerance: the largest error accepted; by dtype if None (float32 1e-4, on a GPU, for TF32, 5e-3; float16 2e-2;
-            bfloat16 5e-2). `math.inf` accepts every error, and still states it.
-        pad: dimensions that smaller inputs may be filled up in, where the model's semantics allow: "batch" (dimension
-            0, with zeros; outputs are cut to the caller's rows, and this too is checked at build), or a mapping of
-            dimensions to fill values. Outputs are cut in dimension 0 only.
-        fold: fold BatchNorm into the convolution before it, where exact enough.
-        error: measures the error of one output tensor; by default ‖found - expected‖ / ‖expected‖.
-        checked: takes the outputs and returns those whose error is measured; by default all. For outputs that rightly
-            jump where others move a little, as sorted rows do.
-        tune_convolutions: let cuDNN try its algorithms on each bucket, while it is built.
-        time_every: on a GPU, time each call of this number.
+        dtype: dtype of weights and floating-point inputs; None keeps the model's own. "auto" tries bfloat16, float16
+            and, with torchao, int8 and fp8. It takes the fastest that is proved faster and, on the inputs of `shapes`
+            (give real ones), no worse against float64, or within `tolerance` if given. `stats()` says why.
+        channels_last: store four-dimensional weights and inputs in channels-last order.
+        compile: None compiles on a GPU and not on the CPU; True or False decides; a string is a mode, and a mapping the
+            arguments, of `torch.compile`. With a list of these, each bucket keeps the fastest, as measured; "measure"
+            is [True, False].
+        graphs: capture CUDA graphs, on a GPU.
+        device: device to run on; None is the model's device.
+        borrow: return the graph's own outputs instead of copies; they are valid until the next call of the same shape.
+            Such an engine can only be used by one thread, as long as that thread lives.
+        tolerance: largest accepted error; None depends on the dtype (float32 1e-4, or 5e-3 on a GPU, for TF32; float16
+            2e-2; bfloat16 5e-2). `math.inf` accepts every error, which is still reported.
+        pad: dimensions in which smaller inputs may be padded, if the model's semantics allow it: "batch" (dimension 0,
+            with zeros; outputs are cut to the caller's rows, which is checked at build), or a mapping from dimensions
+            to fill values. Outputs are cut in dimension 0 only.
+        fold: fold BatchNorm into the preceding convolution if the results stay exact enough.
+        error: function that measures the error of one output tensor; by default ‖found - expected‖ / ‖expected‖.
+        checked: function that takes the outputs and returns those whose error is measured; by default all. Use it for
+            outputs that jump when others change a little, such as sorted rows.
+        tune_convolutions: let cuDNN time its algorithms for each bucket, during the build.
+        time_every: on a GPU, time every n-th call.
 
     Raises:
         InputError: an argument cannot be used, or the model fails on a bucket.
-        NumericsError: the eager model gives NaN, or the result is beyond the tolerance.
-        DeviceError: the device is not here.
-        torch.OutOfMemoryError: not one bucket fits. If some do, the others are left out, which is logged.
+        NumericsError: the eager model gives NaN, or the error exceeds the tolerance.
+        DeviceError: the device is not available.
+        torch.OutOfMemoryError: not even one bucket fits. If some fit, the others are left out, and a warning is logged.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Engine(Closing):
         self._table = BucketTable(list(self._built), self._padding)
 
     def _build(self, builder: Builder, buckets: list[Bucket]) -> dict[Bucket, Built]:
-        """Build what fits; what does not is left out."""
+        """Build all buckets that fit, and record the others."""
         built: dict[Bucket, Built] = {}
         for bucket in buckets:
             try:
@@ -186,16 +186,16 @@ class Engine(Closing):
     def __call__(self, *inputs: Any) -> Any:
         """Enqueue the model on the current stream and return its outputs for `inputs`.
 
-        `inputs`: tensors or numpy arrays, one for each input of the model. Floating dtypes are converted on the device;
-        others must be the bucket's. An input on the host is copied before the call returns.
+        `inputs`: tensors or numpy arrays, one per input of the model. Floating-point dtypes are converted on the
+        device; other dtypes must match the bucket's. An input on the host is copied before the call returns.
 
         Returns:
-            The model's outputs: new tensors, or with `borrow` the engine's own. Shapes that no bucket serves run
-            eagerly, which is logged once and counted.
+            The model's outputs: new tensors, or with `borrow` the engine's own tensors. Shapes without a bucket run
+            eagerly, which is counted, and logged once.
 
         Raises:
-            InputError: the number, a dtype or a device of the inputs, an empty one, or another thread's lent outputs.
-            ClosedError, ForkedError, CaptureError: used after close, in a forked child, or inside a capture.
+            InputError: an input does not fit (number, dtype, device), is empty, or outputs are lent to another thread.
+            ClosedError, ForkedError, CaptureError: used after close, in a forked child, or during a capture.
         """
         self._lifetime.check()
         self._streams.refuse_capture("An Engine was called")
@@ -222,12 +222,12 @@ class Engine(Closing):
             return outputs
 
     def stats(self) -> EngineStats:
-        """Return what the engine is and has done; after `close()`, as it was then. Does not wait for the GPU."""
+        """Return the engine's description and totals; after `close()`, the last ones. Does not wait for the GPU."""
         with self._lock:
             return self._last_stats or self._stats()
 
     def close(self) -> None:
-        """Wait for the last call, and free the graphs and their memory. Lent outputs are then no longer valid."""
+        """Wait for the last call, and free the graphs and their memory. Borrowed outputs are then no longer valid."""
         if not self._lifetime.is_ours:
             _INHERITED.append(self._built)
             self._lifetime.close()
@@ -244,7 +244,7 @@ class Engine(Closing):
             self._model = torch.nn.Identity()
 
     def _run(self, built: Built, tensors: Inputs) -> Any:
-        """Run a bucket on inputs that fit it, filled up where they are smaller."""
+        """Run a bucket on inputs that fit it; smaller inputs are padded."""
         bucket = built.bucket
         rows = tensors[0].shape[0] if 0 in self._padding.fills and tensors[0].dim() else None
         if rows == bucket.batch:
@@ -356,7 +356,7 @@ class Engine(Closing):
 
 
 class _After:
-    """Work on the current stream, after all earlier work of the engine on whatever stream."""
+    """Context in which work on the current stream is ordered after all earlier work of the engine on any stream."""
 
     def __init__(self, done: torch.cuda.Event, device: torch.device) -> None:
         self._done = done

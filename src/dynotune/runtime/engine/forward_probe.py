@@ -1,4 +1,4 @@
-"""What a forward pass does that decides how it may be run: waits for the device, and convolutions before BatchNorm."""
+"""Find out what a forward pass does that limits how it can run: waits for the device, convolutions before BatchNorm."""
 
 import traceback
 from collections import defaultdict
@@ -23,12 +23,12 @@ _TORCH_FOLDER = str(Path(torch.__file__).parent)
 
 @dataclass(slots=True)
 class Observation:
-    """Observation of one forward pass.
+    """What one forward pass did.
 
     Args:
-        waits: operations that need the host to see the device's data, with their places: none of them can be captured.
-        uploads: copies from the host, with their places: they cannot be captured either, but compiling may remove them.
-        pairs: names of convolutions and of the BatchNorm that alone reads their output, every time.
+        waits: operations that read the device's data on the host, with their places; none can be captured.
+        uploads: copies from the host, with their places; they cannot be captured either, but compiling may remove them.
+        pairs: names of convolutions and of the BatchNorm that always is the only reader of their output.
     """
 
     waits: list[str] = field(default_factory=list)
@@ -37,10 +37,10 @@ class Observation:
 
 
 def observe(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Observation:
-    """Run `model(*inputs)` once, without gradients, and say what it did.
+    """Run `model(*inputs)` once, without gradients, and return what it did.
 
-    Holds every convolution's output until the end: use the smallest inputs. To be run after a first pass, so that what
-    a model sets up once is not seen. On the CPU it names what would wait on a GPU.
+    Keeps every convolution's output until the end, so use the smallest inputs. Run it after a first pass, so that
+    one-time setup of the model is not recorded. On the CPU it reports what would wait on a GPU.
     """
     watch = _Watch(inputs[0].device.type)
     handles = []
@@ -60,12 +60,12 @@ def observe(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Observa
 
 
 def _is_plain(module: torch.nn.Module) -> bool:
-    """Tell whether the module computes what its class says: no hooks, no parametrization."""
+    """Return whether the module computes exactly what its class defines: no hooks, no parametrization."""
     return not (module._forward_hooks or module._forward_pre_hooks or hasattr(module, "parametrizations"))
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[misc]
-    """Watch on every operator, and through hooks on the module it belongs to."""
+    """Records every operator, and through hooks the module that calls it."""
 
     def __init__(self, device_type: str) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ def _is_read_by_host(func: Any, args: tuple[Any, ...], named: Mapping[str, Any])
 
 
 def _place() -> str:
-    """Return the innermost line that is not torch's own or this module's."""
+    """Return the innermost source line outside of torch and this module."""
     for frame in reversed(traceback.extract_stack()):
         if not frame.filename.startswith(_TORCH_FOLDER) and frame.filename != __file__:
             return f"{Path(frame.filename).name}:{frame.lineno}"

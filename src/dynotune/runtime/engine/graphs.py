@@ -1,8 +1,8 @@
-"""Capturing one CUDA graph, and leaving the process sound where a capture fails.
+"""Capture a CUDA graph, and restore torch's state if a capture fails.
 
-A replay repeats kernels with the addresses of the capture. So the inputs are copied into tensors that stay, the
-outputs come to lie in tensors that stay, and whatever else the kernels read (weights, and tensors that modules keep,
-such as a detection head's anchors) must not be freed while the graph lives.
+A replay repeats kernels with the addresses of the capture. So inputs are copied into static tensors, outputs are in
+static tensors, and all other tensors that the kernels read (weights, and tensors that modules keep, such as a detection
+head's anchors) must not be freed while the graph exists.
 """
 
 import gc
@@ -31,8 +31,8 @@ class CapturedGraph:
 
     Args:
         inputs: static tensors, to be written before each replay.
-        outputs: nested; its tensors are overwritten by each replay.
-        kept: whatever else the kernels read.
+        outputs: nested; each replay overwrites its tensors.
+        kept: all other tensors that the kernels read.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class CapturedGraph:
         self._graph.replay()
 
     def reset(self) -> None:
-        """Free the graph. No replay may be in flight."""
+        """Free the graph. The graph must not be running."""
         self._graph.reset()
         self.outputs = None
         self.inputs = ()
@@ -60,7 +60,7 @@ class CapturedGraph:
 
 
 class Capturer:
-    """Capturer of one engine's graphs, which share a pool of memory and so must not replay at the same time."""
+    """Captures the graphs of one engine, which share a pool of memory and so must not replay at the same time."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
@@ -70,7 +70,7 @@ class Capturer:
     def __call__(
         self, forward: Callable[..., Any], inputs: tuple[torch.Tensor, ...], kept: Callable[[], list[torch.Tensor]]
     ) -> CapturedGraph:
-        """See `capture`."""
+        """Capture a graph; see `capture`."""
         # torch refuses a pool whose graphs are all gone; and one that a failed capture used is better left.
         if not any(graph.is_alive for graph in self._sharing):
             self._pools.append(torch.cuda.graph_pool_handle())
@@ -80,7 +80,7 @@ class Capturer:
         return graph
 
     def replay_s(self, graphs: list[CapturedGraph], num_rounds: int = 5, num_replays: int = 10) -> list[float]:
-        """Return the seconds of device time per replay of each: medians over rounds in which they take turns."""
+        """Return each graph's device seconds per replay: medians over rounds in which the graphs take turns."""
         times: list[list[float]] = [[] for _ in graphs]
         for _ in range(num_rounds):
             for graph, taken in zip(graphs, times, strict=True):
@@ -113,20 +113,20 @@ def capture(
 ) -> CapturedGraph:
     """Capture `forward(*inputs)`, without gradients.
 
-    Synchronises the device and returns torch's cached memory to it, so that the graph's pool can take it. Other
-    threads may go on using the GPU meanwhile.
+    Synchronises the device and returns torch's cached memory to it, so that the graph's pool can use the memory. Other
+    threads may keep using the GPU meanwhile.
 
     Args:
-        forward: reads `inputs` in place; its outputs are the graph's.
-        inputs: tensors on one GPU; they become the graph's static inputs.
-        stream: a side stream for the capture. The warm-up runs on another one, so that workspaces of libraries, which
-            are kept by stream, are first allocated during the capture, and so from `pool`.
-        pool: from `torch.cuda.graph_pool_handle()`; graphs that share it must not replay at the same time.
-        kept: asked after the warm-up and after the capture for further tensors that the graph reads.
+        forward: function that reads `inputs` in place; its outputs become the graph's.
+        inputs: tensors on one GPU, which become the graph's static inputs.
+        stream: a side stream for the capture. The warm-up runs on another stream, so that libraries, which keep a
+            workspace per stream, first allocate theirs during the capture, and so from `pool`.
+        pool: pool from `torch.cuda.graph_pool_handle()`; graphs that share a pool must not replay at the same time.
+        kept: called after the warm-up and after the capture; returns further tensors that the graph reads.
 
     Raises:
-        CaptureError: something in `forward` cannot be captured.
-        torch.OutOfMemoryError: there was not enough memory for the warm-up or for the capture.
+        CaptureError: an operation in `forward` cannot be captured.
+        torch.OutOfMemoryError: memory is too small for the warm-up or the capture.
     """
     device = stream.device
     with _CAPTURING, torch.cuda.device(device), torch.no_grad():
@@ -181,9 +181,9 @@ def _captured(
 def _recover(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: tuple[int, int]) -> None:
     """Undo what a failed capture leaves behind in torch.
 
-    Up to 2.11 an invalidated capture leaves the allocator believing that it goes on: nothing that was used on two
-    streams is freed any more, and `empty_cache()` aborts. The random generator believes so too: `torch.rand` raises.
-    2.12 and 2.13 keep the pool's memory reserved, which cannot be undone from here.
+    Up to torch 2.11, the allocator believes that an invalidated capture goes on: it never again frees memory that was
+    used on two streams, and `empty_cache()` aborts. The random generator believes the same, and `torch.rand` raises.
+    torch 2.12 and 2.13 keep the pool's memory reserved, which cannot be undone here.
     """
     _ABANDONED.append(graph)
     graph.reset()
@@ -208,7 +208,7 @@ def _recover(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: tuple
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Collect now, and not during the capture: a finalizer that frees another graph would invalidate it."""
+    """Collect garbage before the capture: a finalizer that frees another graph would invalidate it."""
     gc.collect()
     enabled = gc.isenabled()
     gc.disable()

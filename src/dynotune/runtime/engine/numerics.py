@@ -1,4 +1,4 @@
-"""How far an engine's outputs are from the eager model's."""
+"""Measure how far an engine's outputs are from the eager model's."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +16,9 @@ _TF32_TOLERANCE = 5e-3
 
 
 def default_tolerance(dtype: torch.dtype, device: torch.device) -> float:
-    """Return the relative error that is accepted of a model of `dtype` where the user names none.
+    """Return the default tolerance, a relative error, for a model of `dtype`.
 
-    float32 on a GPU has room for TF32, on by default in convolutions: its products are as coarse as float16's.
+    float32 on a GPU leaves room for TF32, which convolutions use by default: its products are as coarse as float16's.
     """
     if dtype is torch.float32 and device.type == "cuda":
         return _TF32_TOLERANCE
@@ -26,10 +26,9 @@ def default_tolerance(dtype: torch.dtype, device: torch.device) -> float:
 
 
 def relative_error(expected: torch.Tensor, found: torch.Tensor) -> float:
-    """Return ‖found - expected‖ / ‖expected‖ in float64; for integers and booleans the share of elements that differ.
+    """Return ‖found - expected‖ / ‖expected‖ in float64; for integers and booleans, the share of elements that differ.
 
-    Infinities must stand in the same places, else the error is infinite; a NaN that is not expected is an infinite
-    error too.
+    If infinities are not in the same places, or a NaN is not expected, the error is infinite.
     """
     if expected.numel() == 0:
         return 0.0
@@ -78,7 +77,7 @@ def outputs_error(expected: Any, found: Any, measure: ErrorMeasure = relative_er
 
 
 def first_nan(outputs: Any) -> int | None:
-    """Tell which of the output tensors holds a NaN, counted from 0; None when none does."""
+    """Return the index of the first output tensor that contains a NaN; None if none does."""
     leaves = pytree.tree_leaves(outputs)
     for index, leaf in enumerate(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)):
         if leaf.is_floating_point() and bool(torch.isnan(leaf).any()):
@@ -87,7 +86,7 @@ def first_nan(outputs: Any) -> int | None:
 
 
 def nonfinite_weights(model: torch.nn.Module, limit: int = 3) -> list[str]:
-    """List names of parameters and buffers that hold NaN or infinity, `limit` at most."""
+    """List up to `limit` names of parameters and buffers that contain NaN or infinity."""
     names = []
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):

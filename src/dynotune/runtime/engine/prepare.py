@@ -1,4 +1,4 @@
-"""The model that an engine runs, made of the user's, and what the user's gives on every bucket."""
+"""Prepare the model that an engine runs from the user's model, and record the user's outputs for every bucket."""
 
 import copy
 import logging
@@ -26,9 +26,9 @@ from dynotune.runtime.errors import InputError, NumericsError
 
 
 class Folding:
-    """Changes of `fold`, to be undone.
+    """Changes made by `fold`, which can be undone.
 
-    `model`: the changed model. `names`: the convolutions that took a BatchNorm in.
+    `model`: the changed model. `names`: convolutions that absorbed a BatchNorm.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -40,7 +40,7 @@ class Folding:
     def take(
         self, name: str, convolution: _ConvNd, norm: _BatchNorm, aliases: list[str], product: list[torch.Tensor]
     ) -> None:
-        """Replace the weights of one convolution, and its BatchNorm under every name it has."""
+        """Replace the weights of one convolution, and its BatchNorm under every name in the model."""
         self.names.append(name)
         self._weights.append((convolution, convolution.weight, convolution.bias))
         convolution.weight, convolution.bias = (torch.nn.Parameter(tensor, requires_grad=False) for tensor in product)
@@ -63,8 +63,8 @@ class Folding:
 def fold(model: torch.nn.Module, pairs: Iterable[tuple[str, str]]) -> Folding:
     """Fold each BatchNorm of `pairs` into its convolution, in place.
 
-    The product is formed in float64 and rounded once, to the convolution's dtype. A pair is left alone where BatchNorm
-    uses the batch's own statistics, or where the product does not fit the dtype.
+    The product is computed in float64 and rounded once, to the convolution's dtype. A pair is skipped if its BatchNorm
+    uses the batch's own statistics, or if the product does not fit the dtype.
 
     `model`: changed; in eval mode. `pairs`: names of a convolution and of the BatchNorm that alone reads its output.
     """
@@ -107,9 +107,9 @@ Checked = Callable[[Any], Any]
 
 @dataclass(slots=True)
 class Expected:
-    """Inputs and what the eager model makes of them.
+    """Inputs and the eager model's outputs for them.
 
-    `inputs`: on the device, in the model's own dtype. `outputs`: those that are compared, nested, on the host.
+    `inputs`: on the device, in the model's own dtype. `outputs`: the outputs to compare, nested, on the host.
     """
 
     inputs: Inputs
@@ -118,12 +118,12 @@ class Expected:
 
 @dataclass(slots=True)
 class Prepared:
-    """A model ready to run, and what it must give.
+    """A model that is ready to run, with the outputs that it must reproduce.
 
     Args:
-        model: in eval mode, on `device`, of `dtype`; the user's own where nothing had to change.
-        tolerance: the largest error that `measure` may find.
-        expected: for each bucket that the eager model could run.
+        model: in eval mode, on `device`, with dtype `dtype`; the user's own model if nothing had to change.
+        tolerance: largest accepted error, as `measure` computes it.
+        expected: inputs and outputs for each bucket that the eager model could run.
     """
 
     model: torch.nn.Module
@@ -140,7 +140,7 @@ class Prepared:
 
 
 def check_arguments(model: Any, dtype: Any, tolerance: Any, time_every: Any) -> None:
-    """Refuse what an engine cannot be built with."""
+    """Refuse arguments with which no engine can be built."""
     if not isinstance(model, torch.nn.Module):
         raise InputError(
             f"The model is a {type(model).__name__}, not a torch.nn.Module.", hint="Wrap a function in a small Module."
@@ -157,14 +157,14 @@ def check_arguments(model: Any, dtype: Any, tolerance: Any, time_every: Any) -> 
 
 
 def own_dtype(model: torch.nn.Module) -> torch.dtype:
-    """Return the dtype of the model's first floating parameter; torch's default where it has none."""
+    """Return the dtype of the model's first floating-point parameter; torch's default dtype if there is none."""
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
 
 
 def device_of(model: torch.nn.Module) -> torch.device:
-    """Return the model's device; the CPU if it has neither parameters nor buffers.
+    """Return the model's device; the CPU if the model has neither parameters nor buffers.
 
-    Raises InputError: it is spread over several devices.
+    Raises InputError: the model is spread over several devices.
     """
     devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
     if len(devices) > 1:
@@ -187,9 +187,9 @@ def prepare(
     folds: bool,
     padding: Padding,
 ) -> Prepared:
-    """Run the eager model on every bucket, then make the model that the engine runs.
+    """Run the eager model on every bucket, then prepare the model that the engine runs.
 
-    `model` is not changed: where anything has to be, a copy is.
+    `model` is not changed: if anything must change, a copy is made.
 
     Raises:
         InputError: the model cannot take a bucket's inputs, or cannot be copied.
@@ -285,9 +285,9 @@ def _without_last_row(inputs: Inputs) -> Inputs:
 
 
 def _fold(prepared: Prepared, pairs: list[tuple[str, str]], inputs: Inputs, limit: float) -> None:
-    """Fold, and undo it where it is not exact enough.
+    """Fold BatchNorms, and undo the folding if the results are not exact enough.
 
-    Both are run without TF32, which would blur the comparison by more than folding changes; deep networks amplify it.
+    Both models run without TF32, which would change results more than folding does; deep networks amplify the changes.
     """
     with torch.no_grad(), _full_float32():
         unfolded = Expected(inputs, prepared.checked(prepared.model(*(tensor.clone() for tensor in inputs))))
@@ -305,7 +305,7 @@ def _fold(prepared: Prepared, pairs: list[tuple[str, str]], inputs: Inputs, limi
 
 @contextmanager
 def _full_float32() -> Iterator[None]:
-    """Turn off TF32 in convolutions, where it is on as torch comes."""
+    """Turn off TF32 in convolutions, where torch enables it by default."""
     cudnn = torch.backends.cudnn
     # torch 2.9 added a name for each operation. The older one raises where they were set one by one.
     ops: list[Any] = [getattr(cudnn, name) for name in ("conv", "rnn") if hasattr(cudnn, name)]
@@ -330,9 +330,9 @@ def _full_float32() -> Iterator[None]:
 
 
 def compare(expected: Expected, prepared: Prepared, outputs: Any) -> float:
-    """Return the largest error of `outputs`, measured where they lie.
+    """Return the largest error of `outputs`, measured on their own device.
 
-    Raises NumericsError: they have another structure or other shapes.
+    Raises NumericsError: the outputs have another structure or other shapes.
     """
     found = prepared.checked(outputs)
     device = next((leaf.device for leaf in pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)), None)

@@ -1,4 +1,4 @@
-"""What an engine says of itself."""
+"""Describe an engine and its buckets."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,14 +13,14 @@ class BucketStats:
     """One bucket of an engine.
 
     Args:
-        shapes: of its inputs.
+        shapes: shapes of the inputs.
         mode: "graph" (captured), "compiled" (without a graph) or "eager".
-        way: the same in more words, such as "captured compiled (max-autotune-no-cudagraphs)".
-        compiled: whether torch.compile made what runs, or what was captured.
-        reason: why it does not run as asked; empty when it does.
-        error: largest error against the eager model that was found at build.
-        build_s: time that building took, compiling included.
-        num_hits: calls it served, `num_padded` of them filled up.
+        way: the mode in more detail, such as "captured compiled (max-autotune-no-cudagraphs)".
+        compiled: whether the model that runs, or was captured, was compiled by torch.compile.
+        reason: why the bucket does not run as requested; empty if it does.
+        error: largest error against the eager model, found during the build.
+        build_s: seconds of the build, including compilation.
+        num_hits: calls that the bucket served; `num_padded` of them were padded.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -36,12 +36,12 @@ class BucketStats:
 
 @dataclass(frozen=True, slots=True)
 class DtypeTried:
-    """One dtype, or 8 bits by torchao, that `dtype="auto"` tried, the model's own first.
+    """One dtype, or one 8-bit type of torchao, that `dtype="auto"` tried; the model's own comes first.
 
     Args:
-        error: the largest against the model in float64; None where there is none.
-        speedup: over the model's own dtype; None where it was not timed.
-        reason: what came of it.
+        error: largest error against the model in float64; None if it was not measured.
+        speedup: speed-up over the model's own dtype; None if it was not timed.
+        reason: why the dtype was chosen or not.
     """
 
     name: str
@@ -53,23 +53,23 @@ class DtypeTried:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Description of an engine and what it has done.
+    """Description of an engine and totals of its calls.
 
     Args:
         num_calls: calls that returned.
-        num_hits: those that a bucket served in the way asked; `num_padded` were filled up.
-        num_fallbacks: the others, by reason in `fallbacks`.
-        buckets: those that were built, largest first.
-        left_out: buckets that were not, with the reason.
-        num_folded: convolutions that took a BatchNorm in.
-        tolerance: the largest error accepted at build.
-        weight_bytes: parameters and buffers of the model that runs.
-        io_bytes: static inputs and outputs of all graphs.
-        pool_bytes: device memory reserved for all graphs, their outputs included.
-        p50_s, p99_s: time of a call: on a GPU device time from the copy in to the copy out, of sampled calls; on the
-            CPU wall time of every call. Of the newest 4,096 samples; None before the first.
-        num_timed: samples that these stand on.
-        dtype: that runs, "int8" and "fp8" among them; `tried`: what "auto" tried.
+        num_hits: calls that a bucket served in the requested way; `num_padded` of them were padded.
+        num_fallbacks: all other calls; `fallbacks` counts them by reason.
+        buckets: buckets that were built, largest first.
+        left_out: buckets that were not built, with the reasons.
+        num_folded: convolutions that absorbed a BatchNorm.
+        tolerance: largest error accepted during the build.
+        weight_bytes: bytes of parameters and buffers of the model that runs.
+        io_bytes: bytes of the static inputs and outputs of all graphs.
+        pool_bytes: device memory reserved for all graphs, including their outputs.
+        p50_s, p99_s: seconds per call: on a GPU, device time of sampled calls from the copy in to the copy out; on the
+            CPU, wall time of every call. Percentiles of the newest 4,096 samples; None before the first.
+        num_timed: number of these samples.
+        dtype: dtype that runs, or "int8" or "fp8"; `tried`: dtypes that "auto" tried.
     """
 
     num_calls: int

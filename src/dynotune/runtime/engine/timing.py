@@ -1,4 +1,4 @@
-"""How long calls take, without waiting for any of them."""
+"""Measure how long calls take, without waiting for any call."""
 
 import math
 import time
@@ -18,7 +18,7 @@ class CallTimer(Protocol):
 
 
 class HostTimer:
-    """Clock of every call: for devices that have done the work when a call returns."""
+    """Times every call, for devices on which the work is done when a call returns."""
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=_KEPT)
@@ -34,9 +34,9 @@ class HostTimer:
 
 
 class DeviceTimer:
-    """Timer of every nth call, by events on the current stream, read once the device has passed them.
+    """Times every nth call with events on the current stream, which are read once the device has passed them.
 
-    `every`: times each call of this number: two events a call would cost small models a percent.
+    `every`: the n; two events in every call would slow small models by a percent.
     """
 
     def __init__(self, every: int) -> None:
@@ -77,7 +77,7 @@ class DeviceTimer:
 
 
 def percentile(samples: list[float], share: float) -> float | None:
-    """Return the smallest sample that at least `share` of them do not exceed; None without samples."""
+    """Return the smallest sample that at least `share` of the samples do not exceed; None without samples."""
     if not samples:
         return None
     ordered = sorted(samples)

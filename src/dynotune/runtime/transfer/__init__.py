@@ -1,1 +1,1 @@
-"""Arrays between host and device: pinned memory, uploads, device buffers."""
+"""Move arrays between host and device: pinned memory, uploads, device buffers."""

@@ -1,4 +1,4 @@
-"""What users hand over as an array on the host: numpy, torch, bytes, or a list of them."""
+"""Read the arrays that users pass from the host: numpy arrays, tensors, bytes, or a list of these."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dynotune.runtime.transfer.pinned import num_bytes_of
 
 @dataclass(frozen=True, slots=True)
 class HostArray:
-    """An array that can be written into a dense tensor of its shape and dtype.
+    """An array that can be written into a dense tensor of the same shape and dtype.
 
     Args:
-        tensor: the same memory, where torch can look at it.
-        parts: where it is a list's, what stands in it; writing each into a row writes it all.
+        tensor: a tensor that shares the array's memory, if torch can read that memory.
+        parts: for a list, its elements; writing each into a row writes the whole array.
     """
 
     shape: tuple[int, ...]
@@ -37,15 +37,15 @@ class HostArray:
 
 
 def host_array(array: Any, dtype: torch.dtype | None = None, *, rows: torch.Tensor | None = None) -> HostArray:
-    """Return `array` as something that can be written elsewhere; nothing is copied yet.
+    """Wrap `array` so that it can be written elsewhere; nothing is copied yet.
 
     Args:
-        array: numpy array, CPU tensor, object with a contiguous buffer (bytes, bytearray, memoryview), or a
-            list or tuple of these, equal in shape and dtype, which becomes one array with a new first axis.
-        dtype: what it has to be; None takes it as it is. Buffers are read as `dtype`, or as bytes.
-        rows: of each array the entries along its first axis that are wanted, int64; None wants all.
+        array: numpy array, CPU tensor, object with a contiguous buffer (bytes, bytearray, memoryview), or a list or
+            tuple of these with equal shape and dtype, which becomes one array with a new first axis.
+        dtype: the required dtype; None accepts any dtype. Buffers are read as `dtype`, or as bytes.
+        rows: indices, int64, of the wanted entries along each array's first axis; None takes all.
 
-    Raises InputError: not an array on the host, empty, of another dtype, or of mixed sizes.
+    Raises InputError: `array` is not an array on the host, is empty, has another dtype, or mixes sizes.
     """
     found = _stacked(array, dtype, rows) if isinstance(array, (list, tuple)) else _one(array, dtype, rows)
     if dtype is not None and found.dtype != dtype:
@@ -101,7 +101,7 @@ def _of_numpy(array: Any, rows: torch.Tensor | None) -> HostArray:
 
 
 def _read_only(array: Any, dtype: torch.dtype) -> torch.Tensor:
-    """Return a read-only numpy array as a tensor that shares its memory and must not be written."""
+    """Return a read-only numpy array as a tensor that shares its memory and must not be written to."""
     num_bytes = array.itemsize + sum((num - 1) * step for num, step in zip(array.shape, array.strides, strict=True))
     memory = (ctypes.c_ubyte * num_bytes).from_address(array.ctypes.data)
     memory.owner = array  # kept as long as the memory is
@@ -111,7 +111,7 @@ def _read_only(array: Any, dtype: torch.dtype) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _torchs(dtype: Any) -> torch.dtype:
-    """Return numpy's dtype as torch's."""
+    """Return the torch dtype for a numpy dtype."""
     try:
         return torch.from_numpy(sys.modules["numpy"].empty(0, dtype)).dtype
     except (TypeError, ValueError) as error:
@@ -135,9 +135,9 @@ def _of_buffer(buffer: bytes | bytearray | memoryview, dtype: torch.dtype) -> Ho
 
 
 def _copy_from(into: torch.Tensor, address: int | None, *, owner: object) -> None:
-    """Copy from read-only memory with torch's threads; torch takes writable memory only, and warns of other.
+    """Copy from read-only memory with torch's threads; torch itself accepts only writable memory without a warning.
 
-    `owner` keeps the memory while it is read.
+    `owner` keeps the memory alive during the copy.
     """
     assert address is not None
     num_bytes = into.numel() * into.element_size()

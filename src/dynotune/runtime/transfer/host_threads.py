@@ -1,6 +1,6 @@
-"""How many threads copy on the host; and how many of torch's work for the calling one, without a change for any other.
+"""Choose how many threads copy on the host, and limit torch's threads for the calling thread alone.
 
-`torch.set_num_threads` is not it: the number it keeps is also that of every thread which first asks later.
+`torch.set_num_threads` does not suit: the number that it sets also applies to every thread that first asks later.
 """
 
 import ctypes
@@ -21,8 +21,8 @@ SHARE = 0.625
 
 
 def num_copying() -> int:
-    """Return the number of torch's threads that copies may take: some stay free to launch and wait. One where OpenMP is
-    not found, as each would then bring all of torch's."""
+    """Return how many of torch's threads copies may use, so that some cores stay free to launch and wait. Return 1 if
+    OpenMP is not found: each copying thread would then start all of torch's threads."""
     num_threads: int = torch.get_num_threads()
     if _openmp() is None:
         return 1
@@ -30,14 +30,14 @@ def num_copying() -> int:
 
 
 def use_one_thread() -> None:
-    """Have the calling thread work without torch's others from now on, if OpenMP is found."""
+    """Let the calling thread work without torch's other threads from now on, if OpenMP is found."""
     if torch.get_num_threads() > 1 and (openmp := _openmp()) is not None:
         openmp.omp_set_num_threads(1)
 
 
 @contextmanager
 def fewer() -> Iterator[None]:
-    """Leave some cores to other threads while the calling one copies; does nothing if OpenMP is not found."""
+    """Leave some cores to other threads while the calling thread copies; do nothing if OpenMP is not found."""
     before = torch.get_num_threads()  # also settles what a new thread starts with
     openmp, wanted = _openmp(), num_copying()
     if openmp is None or before == wanted:
@@ -52,7 +52,7 @@ def fewer() -> Iterator[None]:
 
 @functools.cache
 def _openmp() -> ctypes.PyDLL | None:
-    """Return the OpenMP library that torch's threads belong to; a process may hold several."""
+    """Return the OpenMP library that runs torch's threads; a process may have loaded several."""
     before = torch.get_num_threads()
     try:
         lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()

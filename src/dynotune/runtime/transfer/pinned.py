@@ -1,4 +1,4 @@
-"""A ring of reused pinned buffers: what is written into one is safe until its upload has ended."""
+"""Reuse pinned buffers in a ring: the contents of a buffer are safe until its upload has ended."""
 
 import math
 import time
@@ -19,12 +19,12 @@ def num_bytes_of(shape: Sequence[int], dtype: torch.dtype) -> int:
 
 
 def aligned(num_bytes: int) -> int:
-    """Round `num_bytes` up to where the next tensor may start."""
+    """Round `num_bytes` up to the offset at which the next tensor may start."""
     return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 class Slot:
-    """One pinned buffer and the end of its last upload."""
+    """One pinned buffer and the event that ends its last upload."""
 
     def __init__(self, buffer: torch.Tensor) -> None:
         self.buffer = buffer
@@ -39,11 +39,11 @@ class Slot:
 
 
 class PinnedRing:
-    """`depth` pinned buffers, used in turn. Not thread-safe: its owner holds a lock.
+    """`depth` pinned buffers that are used in turn. Not thread-safe: the owner must hold a lock.
 
     Args:
-        slot_bytes: size of each; 0 allocates at the first use.
-        grows: whether a larger need replaces a buffer by a larger one, instead of being the caller's mistake.
+        slot_bytes: bytes of each buffer; 0 allocates the buffer at its first use.
+        grows: replace a buffer that is too small by a larger one, instead of treating the request as an error.
     """
 
     def __init__(self, streams: Streams, depth: int, slot_bytes: int, *, grows: bool = False) -> None:
@@ -63,9 +63,9 @@ class PinnedRing:
 
     @contextmanager
     def slot(self, num_bytes: int, stream: Stream) -> Iterator[Slot]:
-        """Yield the next buffer, free to be written; what is enqueued on `stream` inside is its upload.
+        """Yield the next buffer, ready to be written; work enqueued on `stream` in the `with` block is its upload.
 
-        Holds the host until the buffer's last upload has ended: this is the back-pressure.
+        Waits on the host until the buffer's last upload has ended, which limits how far the caller runs ahead.
         """
         slot = self._slots[self._next]
         self._wait_for(slot)
@@ -88,10 +88,10 @@ class PinnedRing:
         self.wait_s += time.perf_counter() - started_s
 
     def drain(self) -> None:
-        """Hold the host until every upload has ended."""
+        """Wait on the host until every upload has ended."""
         for slot in self._slots:
             self._wait_for(slot)
 
     def free(self) -> None:
-        """Give the memory back; the uploads must have ended."""
+        """Free the memory; the uploads must have ended."""
         self._slots = []

@@ -1,4 +1,4 @@
-"""Device buffers that are reused in stream order: a buffer comes back when the work that reads it is done."""
+"""Reuse device buffers in stream order: a buffer returns to the pool when the work that reads it is done."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["BufferPool", "Lease", "PoolStats"]
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """Contents of a pool, and what it has done.
+    """Contents of a pool, and totals of its use.
 
-    Of `num_gets`, `num_reused` found a buffer whose readers were done, `num_ordered` one that was still in flight
-    (the getter's stream waits for it), `num_allocated` a new one. `num_evicted` idle buffers made room for others;
+    Of `num_gets`, `num_reused` found a buffer whose readers were done, `num_ordered` a buffer still being read (the new
+    holder's stream waits), and `num_allocated` made a new one. `num_evicted` idle buffers made room for others;
     `num_forgotten` leases were dropped without a release.
     """
 
@@ -55,7 +55,7 @@ _Key = tuple[tuple[int, ...], torch.dtype]
 
 
 class Lease:
-    """A buffer that is ours until `release`; a context manager that releases on the current stream.
+    """A buffer that belongs to the caller until `release`; a `with` statement releases it on the current stream.
 
     `tensor` is uninitialised and valid on the stream that was current (or named) at `get`.
     """
@@ -73,17 +73,17 @@ class Lease:
         return self._buffer.tensor
 
     def hand_over(self, stream: Stream) -> None:
-        """Say that `stream` was ordered behind all that was done to the buffer, and goes on with it."""
+        """Declare that `stream` was ordered behind all work on the buffer, and will use the buffer from now on."""
         self._stream = stream
 
     def release(self, stream: Stream | Iterable[Stream] | None = None) -> None:
-        """Give the buffer back once what is enqueued by now on these streams is done; returns at once.
+        """Return the buffer to the pool once the work enqueued so far on these streams is done; does not wait.
 
         Args:
-            stream: the stream that reads it last, or several; None is the caller's current stream.
+            stream: the stream, or the streams, that read the buffer last; None is the caller's current stream.
 
         Raises:
-            InputError: released before. CaptureError: inside a graph's capture.
+            InputError: it was released before. CaptureError: during a graph's capture.
         """
         self._pool._refuse_capture("A buffer is released")
         buffer, self._buffer = self._buffer, None
@@ -107,8 +107,8 @@ class Lease:
 def _distinct(got_on: Stream, given: Stream | Iterable[Stream] | None, pool: BufferPool) -> list[Stream]:
     """Return the streams whose work has to end before the buffer is free.
 
-    The stream that it was got on is one of them: it is the one ordered behind earlier readers, and a lease that was
-    never used, or used elsewhere without an order, must not shorten their time.
+    They include the stream of `get`, which is the one ordered behind earlier readers: a lease that was never used, or
+    used on another stream without an order, must not free the buffer before these readers end.
     """
     last = [pool.current()] if given is None else list(given) if isinstance(given, Iterable) else [given]
     distinct = [got_on]
@@ -119,19 +119,18 @@ def _distinct(got_on: Stream, given: Stream | Iterable[Stream] | None, pool: Buf
 
 
 class BufferPool(Closing):
-    """Buffers of a device by shape and dtype, lent out and reused in the order of streams, bounded in bytes.
+    """Lends buffers of a device by shape and dtype, and reuses them in the order of streams, with a limit in bytes.
 
-    A released buffer is lent again when the work enqueued before its release is done, or at once, with the new
-    holder's stream waiting for that work; never without one of the two. Idle buffers of other shapes make room when
-    the bound is reached. Thread-safe.
+    A released buffer is lent again when the work enqueued before its release is done; or at once, if the new holder's
+    stream is made to wait for that work. If the limit is reached, idle buffers of other shapes are freed. Thread-safe.
 
     Args:
-        device: where the buffers are.
-        max_bytes: of all buffers, lent and idle.
+        device: device of the buffers.
+        max_bytes: limit on all buffers together, lent and idle.
 
     Raises:
-        InputError: a bound below one byte, or no device named.
-        DeviceError: the device cannot be used here.
+        InputError: the limit is below one byte, or no device is named.
+        DeviceError: the device is not usable here.
     """
 
     def __init__(self, device: torch.device | str | int, max_bytes: int) -> None:
@@ -162,14 +161,14 @@ class BufferPool(Closing):
         """Lend a buffer, uninitialised.
 
         Args:
-            shape: of the tensor.
-            dtype: of the tensor.
-            stream: that uses it first; None is the caller's current stream.
-            timeout_s: how long to wait for a release by another thread when the bound is reached and all is lent.
+            shape: shape of the tensor.
+            dtype: dtype of the tensor.
+            stream: the first stream that uses the buffer; None is the caller's current stream.
+            timeout_s: how long to wait for another thread's release if the limit is reached and all buffers are lent.
 
         Raises:
-            TooLargeError: more than the bound allows alone. PoolExhausted: all lent. CaptureError: inside a graph's
-            capture. ClosedError, ForkedError: used too late, elsewhere.
+            TooLargeError: the buffer alone exceeds the limit. PoolExhausted: all are lent. CaptureError: in a graph's
+            capture. ClosedError, ForkedError: used after close, or in a forked child.
         """
         key = (tuple(shape), dtype)
         num_bytes = num_bytes_of(shape, dtype)
@@ -200,7 +199,7 @@ class BufferPool(Closing):
                 lease.release()
 
     def stats(self) -> PoolStats:
-        """Return what is held, and what was done so far."""
+        """Return what the pool holds, and totals so far."""
         with self._changed:
             counts = {f"num_{name}": value for name, value in self._counts.items()}
             return PoolStats(
@@ -212,7 +211,7 @@ class BufferPool(Closing):
             )
 
     def close(self) -> None:
-        """Wait for the readers of idle buffers and free these; a lent one is freed at its release."""
+        """Wait for the readers of idle buffers and free these buffers; lent buffers are freed at their release."""
         with self._changed:
             if self._lifetime.close():
                 for buffers in self._idle.values():
@@ -236,9 +235,9 @@ class BufferPool(Closing):
             )
 
     def _found(self, key: _Key, num_bytes: int, user: Stream) -> _Buffer | None:
-        """Find an idle buffer whose readers are done, else a new one, else an idle one behind its readers, else None.
+        """Return an idle buffer whose readers are done, else a new one, else an idle one still being read, else None.
 
-        Other shapes lose their buffers last: two shapes in turn would evict each other at every get.
+        Buffers of other shapes are evicted last: otherwise two alternating shapes would evict each other at every get.
         """
         idle = self._idle.get(key, [])
         for index, buffer in enumerate(idle):
@@ -265,7 +264,7 @@ class BufferPool(Closing):
         return _Buffer(tensor, num_bytes)
 
     def _make_room(self, num_bytes: int) -> bool:
-        """Tell whether a new buffer fits, after idle buffers went as far as needed, longest unused shape first."""
+        """Evict idle buffers, of the longest unused shape first, until a new buffer fits; return whether it fits."""
         if self._leased_bytes + num_bytes > self._max_bytes:
             return False
         for buffers in self._idle.values():

@@ -1,4 +1,4 @@
-"""Uploads of host arrays through reused pinned memory, on a stream of their own."""
+"""Upload host arrays through reused pinned memory, on a separate stream."""
 
 import threading
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ __all__ = ["Stager", "StagerStats"]
 
 @dataclass(frozen=True, slots=True)
 class StagerStats:
-    """Counts of what a Stager has done.
+    """Totals of a Stager.
 
-    `num_waits` puts, `wait_s` in all, found the ring full and waited for an upload.
+    `num_waits` puts found all buffers in use and waited for an upload, `wait_s` seconds in all.
     """
 
     num_puts: int
@@ -33,22 +33,22 @@ class StagerStats:
 
 
 class Stager(Closing):
-    """Stager of host arrays: a ring of pinned buffers, uploaded in order on a stream of its own.
+    """Uploads host arrays through a ring of pinned buffers, in order, on a separate stream.
 
-    The pinned memory is allocated here and reused; a buffer is written again only when its upload has ended. When
-    all are under way, `put` waits. Arrays keep shape and dtype: an HWC uint8 frame arrives as such. On the CPU a
-    put is a copy. Thread-safe; puts of several threads take turns.
+    The pinned memory is allocated once and reused; a buffer is written again only when its upload has ended. If all
+    buffers are in use, `put` waits. Arrays keep their shape and dtype: an HWC uint8 frame arrives as it is. On the CPU
+    a put is a copy. Thread-safe; puts of several threads take turns.
 
     Args:
-        shape_or_num_bytes: size of the largest put, as a shape (with `dtype`) or in bytes; smaller ones may have
-            any shape.
-        dtype: what is put; None takes any.
-        device: where to.
-        depth: uploads that can be under way, and pinned buffers.
+        shape_or_num_bytes: size of the largest put, as a shape (with `dtype`) or in bytes; smaller puts may have any
+            shape.
+        dtype: dtype of the puts; None accepts any.
+        device: device to upload to.
+        depth: number of pinned buffers, and so of simultaneous uploads.
 
     Raises:
-        InputError: sizes that make no sense, or no device named.
-        DeviceError: the device cannot be used here.
+        InputError: the sizes do not make sense, or no device is named.
+        DeviceError: the device is not usable here.
     """
 
     def __init__(
@@ -76,18 +76,18 @@ class Stager(Closing):
         return self._streams.device
 
     def put(self, array: Any) -> torch.Tensor:
-        """Upload `array`; the host may change it again as soon as this returns.
+        """Upload `array`; the host may change the array as soon as this returns.
 
         Args:
-            array: numpy array, CPU tensor, bytes, or a list of them (equal in shape and dtype), which is stacked.
+            array: numpy array, CPU tensor, bytes, or a list of these (equal in shape and dtype), which is stacked.
 
         Returns:
-            A new tensor on the device, shaped and typed as `array`, valid on the caller's current stream. Other
-            streams that read it are the caller's to order (`wait_stream`, `record_stream`).
+            A new tensor on the device with the shape and dtype of `array`, valid on the caller's current stream. The
+            caller must order other streams that read the tensor (`wait_stream`, `record_stream`).
 
         Raises:
-            InputError: empty, mixed, of another dtype, or not on the host. TooLargeError: larger than the ring's
-            buffers. CaptureError: inside a graph's capture. ClosedError, ForkedError: used too late, elsewhere.
+            InputError: `array` is empty, mixes sizes, has another dtype, or is not on the host. TooLargeError: larger
+            than a buffer. CaptureError: in a graph's capture. ClosedError, ForkedError: after close, in a forked child.
         """
         source = self._checked(array)
         reader = self._streams.current()
@@ -101,15 +101,15 @@ class Stager(Closing):
         return tensor
 
     def lend(self, array: Any, pool: BufferPool, *, timeout_s: float = 0.0) -> Lease:
-        """Upload as `put` into a buffer of `pool`: device memory is bounded and never allocated in the steady state.
+        """Upload as `put` into a buffer of `pool`: device memory is bounded, and not allocated in the steady state.
 
         Args:
             array: as in `put`.
-            pool: of the same device.
-            timeout_s: how long to wait for a buffer when all are lent.
+            pool: a pool on the same device.
+            timeout_s: how long to wait for a buffer if all buffers are lent.
 
         Returns:
-            The lease of the tensor, valid on the caller's current stream; release it after the last read.
+            The lease of the tensor, which is valid on the caller's current stream; release it after the last read.
 
         Raises:
             As `put`, and PoolExhausted, TooLargeError of the pool.
@@ -153,7 +153,7 @@ class Stager(Closing):
         self._num_bytes += source.num_bytes
 
     def stats(self) -> StagerStats:
-        """Return what has been done so far; also after `close()`."""
+        """Return totals so far; also after `close()`."""
         ring = self._ring
         return StagerStats(self._num_puts, self._num_bytes, ring.num_waits, ring.wait_s, self._depth, ring.num_bytes)
 

@@ -1,4 +1,4 @@
-"""Threads that do what they are given."""
+"""Run jobs in threads."""
 
 import threading
 import weakref
@@ -11,13 +11,13 @@ _Jobs = SimpleQueue[Callable[[], object] | None]
 
 
 class Workers:
-    """Threads that begin jobs in the order in which they come.
+    """Threads that start jobs in the order of their submission.
 
     The threads end with `stop`, with the last reference to the workers, or with the program.
 
-    The standard library's executors take no jobs any more once the main thread has ended, though others may go on.
+    The executors of the standard library refuse jobs once the main thread has ended, although other threads may go on.
 
-    `num`: threads at most; one does one job after the other.
+    `num`: largest number of threads; each runs one job after the other.
     """
 
     def __init__(self, name: str, num: int = 1) -> None:
@@ -29,9 +29,9 @@ class Workers:
         self._end = weakref.finalize(self, _end, self._jobs, self._threads)
 
     def start(self, job: Callable[[], object]) -> None:
-        """Have `job` run, which must not raise.
+        """Submit `job`, which must not raise.
 
-        Raises RuntimeError: the workers were stopped, or not one thread can be started.
+        Raises RuntimeError: the workers were stopped, or no thread can be started.
         """
         with self._lock:
             if not self._end.alive:
@@ -47,7 +47,7 @@ class Workers:
             self._jobs.put(job)
 
     def stop(self) -> None:
-        """Wait for all jobs that came; no more are taken."""
+        """Wait for all submitted jobs; refuse further jobs."""
         with self._lock:
             self._end()
         for thread in self._threads[: self._num_started]:

@@ -1,6 +1,6 @@
-"""Detection with YOLO-shaped models, from frames on the host to boxes on the host.
+"""Detect objects with YOLO-shaped models, from frames on the host to boxes on the host.
 
-`Detector` does all of it; `letterbox` and `nms` are its first and its last part, for programs with a loop of their own.
+`Detector` does everything; `letterbox` and `nms` are its first and last stage, for programs with their own loop.
 """
 
 from dynotune.runtime.vision.detections import Detections

@@ -1,4 +1,4 @@
-"""What a detector found in one frame."""
+"""Hold what a detector found in one frame."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ __all__ = ["Detections"]
 class Detections:
     """Boxes of one frame, best first, on the host.
 
-    `len()` is their number.
+    `len()` is the number of boxes.
 
     Attributes:
         rows: float32 `[N, 6]`: x1, y1, x2, y2 in pixels of the frame, score, class.
-        num_candidates: boxes that scored above `conf`, before suppression.
-        num_cut: of these, how many stood beyond `top_k` and took no part in suppression.
+        num_candidates: number of boxes that scored above `conf`, before suppression.
+        num_cut: how many of these were beyond `top_k` and took no part in suppression.
     """
 
     rows: Tensor

@@ -1,4 +1,4 @@
-"""Detection with YOLO-shaped models: letterbox, forward and suppression on the device, without waiting in between."""
+"""Detect objects with YOLO-shaped models: letterbox, forward and suppression on the device, without waits."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,15 +23,15 @@ __all__ = ["Detections", "Detector", "DetectorStats", "Served", "Server", "Sourc
 
 @dataclass(frozen=True, slots=True)
 class DetectorStats:
-    """Counts of what a detector has done.
+    """Totals of a detector.
 
     Args:
-        num_frames, num_batches: whose results were taken.
-        num_candidates: boxes above `conf`; `num_cut` of them stood beyond `top_k`.
-        num_unsettled: batches whose suppression needed more rounds than the graph holds, and got them.
-        num_lanes: sets of buffers for a batch.
-        engines: `Engine.stats()` of each input that was built, such as "16x384x640".
-        stager: of the uploads; bytes are those of the rows that were sent, see `Detector`.
+        num_frames, num_batches: frames and batches whose results were taken.
+        num_candidates: boxes above `conf`; `num_cut` of them were beyond `top_k`.
+        num_unsettled: batches whose suppression needed more rounds than the graph has, and got these rounds.
+        num_lanes: number of buffer sets, one per batch under way.
+        engines: `Engine.stats()` of each input size that was built, such as "16x384x640".
+        stager: totals of the uploads; bytes are those of the uploaded rows, see `Detector`.
     """
 
     num_frames: int
@@ -45,40 +45,40 @@ class DetectorStats:
 
 
 class Detector(Closing):
-    """Detector of objects in frames with a YOLO model, whose output is `[B, 4 + num_classes, N]` (v8, 11) or
-    end-to-end `[B, N, 6]` (26).
+    """Detects objects in frames with a YOLO model whose output is `[B, 4 + num_classes, N]` (v8, 11) or end-to-end `[B,
+    N, 6]` (26).
 
-    On a GPU two streams work side by side: frames are uploaded and letterboxed on one; forward, suppression and the
-    copy of the results run on the other. Each is a captured graph, so that the host launches a handful of things a
-    batch, and waits once, for the results. Each input size is built (checked, compiled, captured) when it is first
-    needed, or ahead of time by `prepare`. Thread-safe.
+    On a GPU two streams work side by side: one uploads and letterboxes frames; the other runs forward, suppression and
+    the copy of the results. Each stream's work is a captured graph, so that the host launches only a few operations per
+    batch and waits once, for the results. Each input size is built (checked, compiled, captured) at its first use, or
+    ahead of time by `prepare`. Thread-safe.
 
     Args:
-        model: in evaluation mode; takes RGB `[B, 3, H, W]`, 0 to 1.
+        model: in evaluation mode; takes RGB images `[B, 3, H, W]` with values 0 to 1.
         imgsz: the longest side of the input, or (height, width); multiples of `stride`.
-        conf: scores must exceed it.
-        iou: boxes of a class that overlap a better one by more than this are dropped.
-        max_det: detections a frame at most.
-        batch: frames a forward; or several such sizes, of which the smallest that holds the frames is used.
-        dtype: of the forward; None is the model's own.
-        channels_last, compile, graphs, tolerance: for the `Engine` of forward and suppression. Suppression is never
-            compiled, and so `fullgraph` cannot be had.
-        device: where to work; None is where the model is.
-        rect: pad frames to multiples of `stride` only. Without it every frame fills `imgsz`, so that frames of all
-            sizes go into the same batch.
-        stride: of the model.
-        top_k: candidates a frame, the best, that take part in suppression.
-        agnostic: boxes of different classes suppress each other too.
-        end_to_end: which of the two outputs the model has; None tells them apart by shape.
+        conf: boxes with this score or less are dropped.
+        iou: boxes that overlap a better box of the same class by more than this are dropped.
+        max_det: largest number of detections per frame.
+        batch: frames per forward; with several sizes, the smallest that holds the frames is used.
+        dtype: dtype of the forward; None is the model's own.
+        channels_last, compile, graphs, tolerance: arguments for the `Engine` of forward and suppression. Suppression is
+            never compiled, so `fullgraph` is not available.
+        device: device to work on; None is the model's device.
+        rect: pad frames only to multiples of `stride`. If false, every frame is padded to `imgsz`, so that frames of
+            all sizes fit into the same batch.
+        stride: stride of the model.
+        top_k: number of best candidates per frame that take part in suppression.
+        agnostic: let boxes of different classes suppress each other, too.
+        end_to_end: whether the model's output is end-to-end; None infers this from the output's shape.
         color: order of the frames' colours; OpenCV gives "bgr".
-        max_frame: (height, width) of the largest frame; pinned memory is made for it.
-        depth: uploads on their way at once, of up to eight frames each, and batches that `prepare` makes room for.
-            Pinned memory, and as much on the device, is made for so many of the largest frames: 199 MB for 1080p with a
-            batch of 16, 25 MB with a batch of 1.
+        max_frame: (height, width) of the largest frame, for which pinned memory is allocated.
+        depth: number of uploads under way at once, of up to eight frames each, and of batches that `prepare` makes room
+            for. Pinned memory, and as much device memory, is allocated for that many of the largest frames: 199 MB for
+            1080p with a batch of 16, 25 MB with a batch of 1.
 
     Raises:
-        InputError: an argument or the model cannot be used. NumericsError: its weights or results are not finite, or
-        the built engine's results differ. DeviceError: the device is not there.
+        InputError: an argument or the model cannot be used. NumericsError: weights or results are not finite, or
+        the built engine's results differ. DeviceError: the device is not available.
     """
 
     def __init__(
@@ -109,27 +109,27 @@ class Detector(Closing):
         return self._lanes.device_streams.device
 
     def prepare(self, *frame_sizes: tuple[int, int]) -> None:
-        """Build what frames of these sizes (height, width) need, for every batch size; otherwise the first frame does.
+        """Build what frames of these sizes (height, width) need, for every batch size, ahead of their first frame.
 
-        Raises: as building in the constructor; InputError, TooLargeError for a size.
+        Raises: as the constructor; InputError, TooLargeError for a size.
         """
         self._lifetime.check()
         for size in frame_sizes:
             self._lanes.prepare(size)
 
     def predict(self, frames: Frame | Sequence[Frame]) -> list[Detections]:
-        """Return the detections of each frame, in the order given.
+        """Return the detections of each frame, in the given order.
 
         Args:
             frames: one frame or a sequence of them, of any sizes: uint8 `[height, width, 3]`, numpy arrays or tensors
                 on the host, or tensors on the detector's device that are valid on the current stream.
 
         Returns:
-            One `Detections` a frame, on the host, in pixels of the frame.
+            One `Detections` per frame, on the host, in pixels of the frame.
 
         Raises:
             InputError, TooLargeError: a frame cannot be used; none was processed. NumericsError: the model's output is
-            not finite. ClosedError, ForkedError: used too late, elsewhere.
+            not finite. ClosedError, ForkedError: used after close, or in a forked child.
         """
         self._lifetime.check()
         # An array has a shape; a sequence of frames has not.
@@ -160,20 +160,20 @@ class Detector(Closing):
         results.update(zip(numbers, self._lanes.collect(batch), strict=True))
 
     def stream(self, source: Iterable[Frame], depth: int = 3) -> Iterator[Detections]:
-        """Yield the detections of a source's frames, in order, while the next ones are read, uploaded and computed.
+        """Yield the detections of a source's frames, in order, while further frames are read, uploaded and computed.
 
         Args:
-            source: frames as in `predict`. It is read in another thread, and each frame must be an array of its own
-                (as OpenCV's `read()` gives); one on the device must be complete there. With `batch` above 1 a result
-                waits until a batch is full, the size changes or the source ends: for live sources use `serve`.
-            depth: batches on their way at once.
+            source: frames as in `predict`. The source is read in another thread, and each frame must be an array of its
+                own (as from OpenCV's `read()`); a frame on the device must be complete. With `batch` above 1 a result
+                waits until a batch is full, the frame size changes or the source ends: use `serve` for live sources.
+            depth: number of batches under way at once.
 
         Yields:
-            One `Detections` a frame. Dropping or closing the iterator ends the reading; it never waits for the source.
+            One `Detections` per frame. Dropping or closing the iterator stops reading, without waiting for the source.
 
         Raises:
-            SourceError: the source raised. InputError, TooLargeError: it gave a frame that cannot be used. Both come
-            after the results of all frames before. NumericsError: the model's output is not finite.
+            SourceError: the source raised. InputError, TooLargeError: the source gave an unusable frame. Both are
+            raised after the results of all earlier frames. NumericsError: the model's output is not finite.
         """
         self._lifetime.check()
         if depth < 1:
@@ -194,26 +194,26 @@ class Detector(Closing):
         max_batch: int | None = None, drop: Drop = "never", *, queue: int = 4,
         depth: int = 3,
     ) -> Server:  # fmt: skip
-        """Return the detections of many sources at once, in batches of what is there.
+        """Return the detections of many sources at once; each batch takes the frames that are waiting.
 
-        Each source is read in a thread of its own. Order is kept within a source. A source that stalls holds up no
-        other; one that raises ends alone.
+        Each source is read in its own thread. Order is kept within a source. A source that stalls delays no other; a
+        source that raises ends alone.
 
         Args:
-            sources: by name, or a sequence (names are then their numbers). Frames as in `stream`.
-            max_wait_s: how long the oldest frame waits for others to fill its batch. A batch that no source can add to
-                (all queues that hold its size are full) does not wait.
-            max_batch: frames a batch at most; None is the largest of `batch`.
-            drop: when a source's queue is full: "never" has the source wait, "oldest" drops the frame that waits
-                longest, "newest" the one that arrived. Every dropped frame is counted.
-            queue: frames that may wait, for each source.
-            depth: batches on their way at once.
+            sources: a mapping of names to sources, or a sequence, whose names are numbers. Frames are as in `stream`.
+            max_wait_s: how long the oldest frame waits for other frames to fill its batch. A batch does not wait if no
+                source can add to it, because all queues with frames of its size are full.
+            max_batch: largest number of frames per batch; None is the largest of `batch`.
+            drop: policy if a source's queue is full: "never" makes the source wait, "oldest" drops the frame that has
+                waited longest, "newest" drops the frame that just arrived. Every dropped frame is counted.
+            queue: number of frames per source that may wait.
+            depth: number of batches under way at once.
 
         Returns:
-            A `Server`: iterate it for `Served` results, close it (or use it as a context manager) to end.
+            A `Server`: iterate over it for `Served` results; close it, or use it in a `with` statement, to end.
 
         Raises:
-            InputError: arguments that make no sense. ClosedError, ForkedError.
+            InputError: an argument does not make sense. ClosedError, ForkedError.
         """
         self._lifetime.check()
         largest = self._lanes.options.largest
@@ -228,7 +228,7 @@ class Detector(Closing):
         )  # fmt: skip
 
     def stats(self) -> DetectorStats:
-        """Return what was done so far; also after `close()`."""
+        """Return totals so far; also after `close()`."""
         networks = self._lanes.networks
         return DetectorStats(
             **asdict(self._lanes.counts),
@@ -238,7 +238,7 @@ class Detector(Closing):
         )
 
     def close(self) -> None:
-        """Wait for work under way and give graphs, buffers and pinned memory back. Results stay valid."""
+        """Wait for work under way, then free graphs, buffers and pinned memory. Results stay valid."""
         if self._lifetime.close():
             self._lanes.close()
 
@@ -247,7 +247,7 @@ def _check(
     imgsz: tuple[int, ...], stride: int, conf: float, iou: float, max_det: int, top_k: int, sizes: tuple[int, ...],
     max_frame: tuple[int, int], color: str, depth: int,
 ) -> None:  # fmt: skip
-    """Raise InputError if the arguments of a Detector make no sense."""
+    """Raise InputError if an argument of a Detector does not make sense."""
     wrong = None
     if len(imgsz) != 2 or any(side < stride or side % stride for side in imgsz):
         wrong = f"imgsz is {imgsz}; both sides must be multiples of the stride, {stride}"

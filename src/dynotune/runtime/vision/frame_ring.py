@@ -1,9 +1,9 @@
-"""Frames of the host on their way into a network's input: copied into pinned memory, uploaded, resized.
+"""Move frames from the host into a network's input: copy into pinned memory, upload, resize.
 
-A few frames travel as one chunk, which owns its pinned memory, its memory on the device and, for the first few sizes
-that come, a captured graph of upload and resize: one launch instead of a dozen. A chunk is taken when its frames are
-copied, by the caller or by threads of the ring's own, and is free again when what was then enqueued for it has ended.
-All chunks work on one stream.
+A few frames travel as one chunk, which owns its pinned memory, its device memory and, for the first few frame sizes, a
+captured graph of upload and resize: one launch instead of a dozen. A chunk is taken when its frames are copied, by the
+caller or by the ring's own threads, and is free again when the work that was then enqueued for the chunk has ended. All
+chunks use one stream.
 """
 
 import logging
@@ -35,7 +35,7 @@ MAX_PREPARED = 4  # frame sizes with graphs, which hold memory; others are resiz
 
 
 class _Chunk:
-    """Room for a few frames. `num_bytes`: of the largest frames together."""
+    """Memory for a few frames. `num_bytes`: bytes of that many of the largest frames."""
 
     def __init__(self, device_streams: Streams, num_bytes: int) -> None:
         self._host = device_streams.pinned(num_bytes)
@@ -52,12 +52,12 @@ class _Chunk:
         self.graphs: dict[tuple[int, int, int], CapturedGraph] = {}
 
     def views(self, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return `[num, height, width, 3]` on the host and on the device."""
+        """Return views `[num, height, width, 3]` of the chunk on the host and on the device."""
         num_bytes = num_bytes_of(shape, torch.uint8)
         return self._host[:num_bytes].view(tuple(shape)), self._there[:num_bytes].view(tuple(shape))
 
     def close(self) -> None:
-        """Give graphs and memory back, whoever still holds the chunk."""
+        """Free graphs and memory, even if the chunk is still referenced."""
         for graph in self.graphs.values():
             graph.reset()
         self._host = self._there = torch.empty(0, dtype=torch.uint8)
@@ -65,9 +65,9 @@ class _Chunk:
 
 @dataclass(eq=False, slots=True)
 class Copied:
-    """Frames that are in a chunk, or about to be; to be sent once. What nobody sends frees its chunk.
+    """Frames that are in a chunk, or will be; they are to be sent once. If nobody sends them, the chunk is freed.
 
-    `shape`: of the frames together.
+    `shape`: shape of all frames together.
     """
 
     shape: tuple[int, ...]
@@ -75,12 +75,12 @@ class Copied:
     _chunk: _Chunk | Future[_Chunk] | None
 
     def wait(self) -> None:
-        """Wait until the frames are copied; raises what copying them raised."""
+        """Wait until the frames are copied; raise the error of the copy, if any."""
         if isinstance(self._chunk, Future):
             self._chunk.result()
 
     def take(self) -> _Chunk:
-        """Take the chunk, which the caller has to free from now on. Waits and raises as `wait`."""
+        """Return the chunk, which the caller must free from now on. Waits and raises as `wait`."""
         chunk = self._chunk
         assert chunk is not None
         taken = chunk.result() if isinstance(chunk, Future) else chunk
@@ -88,7 +88,7 @@ class Copied:
         return taken
 
     def drop(self) -> None:
-        """Free the chunk, once the frames are copied; waits for nothing."""
+        """Free the chunk once the frames are copied; does not wait."""
         chunk, self._chunk = self._chunk, None
         if isinstance(chunk, Future):
             chunk.add_done_callback(partial(_free_copied, self._free))
@@ -106,10 +106,10 @@ def _free_copied(free: SimpleQueue[_Chunk], copying: Future[_Chunk]) -> None:
 
 @dataclass(eq=False, slots=True)
 class _Filling:
-    """A chunk that several threads copy frames into, each frame by one: threads that share a frame all wait for the
+    """A chunk into which several threads copy, one thread per frame: threads that share a frame would all wait for the
     slowest.
 
-    `num_left`: frames that are not copied yet. `done`: gets the chunk, or the first error; the chunk is then free.
+    `num_left`: number of frames not copied yet. `done`: receives the chunk, or the first error; the chunk is then free.
     """
 
     chunk: _Chunk
@@ -120,7 +120,7 @@ class _Filling:
     error: BaseException | None = None
 
     def copy(self, frame: HostArray, into: Tensor) -> None:
-        """Copy one of the frames; raises nothing."""
+        """Copy one of the frames; never raises."""
         try:
             host_threads.use_one_thread()
             frame.write(into)
@@ -131,7 +131,7 @@ class _Filling:
             self.ended(1)
 
     def ended(self, num: int, error: BaseException | None = None) -> None:
-        """Note that `num` more frames are copied, or, if there is an `error`, never will be."""
+        """Count `num` more frames as copied or, with an `error`, as failed."""
         with self.lock:
             self.num_left -= num
             self.error = self.error or error
@@ -145,10 +145,10 @@ class _Filling:
 
 
 class FrameRing:
-    """Ring of `depth` chunks that put frames into network input. Its owner holds a lock for `copy` and another one for
-    `send`, but this not while it waits for frames to be copied: others may need it to free a chunk.
+    """A ring of `depth` chunks that move frames into a network's input. Its owner holds one lock for `copy` and another
+    for `send`, but not the latter while it waits for copies: other threads may need that lock to free a chunk.
 
-    `num_frames`: of a chunk, at most; a power of two. `frame_bytes`: of the largest frame.
+    `num_frames`: largest number of frames per chunk; a power of two. `frame_bytes`: bytes of the largest frame.
     """
 
     def __init__(self, device_streams: Streams, *, num_frames: int, frame_bytes: int, depth: int, graphs: bool) -> None:
@@ -170,17 +170,17 @@ class FrameRing:
         self._wait_s = 0.0
 
     def copy(self, frames: Sequence[Any], *, rows: Tensor | None = None, later: bool = False) -> Copied:
-        """Copy frames into a chunk; waits until one is free.
+        """Copy frames into a chunk; wait until a chunk is free.
 
         Args:
-            frames: numpy arrays or CPU tensors, uint8, of one size; a power of two of them, `num_frames` at most. They
-                may be changed again as soon as they are copied.
-            rows: those to copy, int64 on the host; None copies all.
-            later: returns at once; all is done in the ring's own threads, which take chunks in the order of the calls.
-                So are all frames that come while others wait there: with a chunk that those need, they might be sent
-                behind them.
+            frames: numpy arrays or CPU tensors, uint8, of one size; their number is a power of two, at most
+                `num_frames`. The caller may change the frames as soon as they are copied.
+            rows: indices of the rows to copy, int64 on the host; None copies all rows.
+            later: return at once; the ring's own threads do the work, and take chunks in the order of the calls. Frames
+                that arrive while other frames wait in these threads are copied there, too: if they took the next free
+                chunk, they might be sent after frames that came before.
 
-        Raises InputError: they cannot be read.
+        Raises InputError: a frame cannot be read.
         """
         source = host_array(list(frames), torch.uint8, rows=rows)
         if not later and (self._newest is None or self._newest.done()):
@@ -202,7 +202,7 @@ class FrameRing:
         return chunk
 
     def _fill(self, source: HostArray, done: Future[_Chunk]) -> None:
-        """Fill a chunk, which `done` gets; waits for the chunk, not for the frames."""
+        """Fill a chunk and pass it to `done`; wait for the chunk, not for the frames."""
         chunk = self._free.get()
         try:
             self._wait_for(chunk)
@@ -220,12 +220,12 @@ class FrameRing:
                 return
 
     def send(self, copied: Copied, letterbox: Letterbox, region: Tensor, *, stream: Stream) -> None:
-        """Upload and resize frames that are copied; waits only for the capture of a size that is new.
+        """Upload and resize copied frames; waits only to capture a new frame size.
 
         Args:
-            copied: of frames of the letterbox's size, with its rows.
-            region: where the pictures belong, see `Letterbox.region`.
-            stream: the current one, always the same.
+            copied: frames of the letterbox's size, with the rows that it reads.
+            region: part of the input for the pictures, see `Letterbox.region`.
+            stream: the current stream, always the same.
         """
         chunk = copied.take()
         at = letterbox.placement
@@ -251,7 +251,7 @@ class FrameRing:
             self._num_bytes += num_bytes_of(copied.shape, torch.uint8)
 
     def _prepare(self, letterbox: Letterbox) -> None:
-        """Capture upload and resize of frames of this size, once, if there is room for more graphs."""
+        """Capture upload and resize for frames of this size once, if there is room for more graphs."""
         at = letterbox.placement
         size = (at.frame_height, at.frame_width)
         if self._capturer is None or size in self._prepared or len(self._prepared) >= MAX_PREPARED:
@@ -290,12 +290,12 @@ class FrameRing:
         return StagerStats(self._num_puts, self._num_bytes, self._num_waits, self._wait_s, self._depth, pinned_bytes)
 
     def stop(self) -> None:
-        """Wait for what is being copied; nothing can be copied later any more."""
+        """Wait for copies under way; no later copies are possible afterwards."""
         self._filler.stop()
         self._copiers.stop()
 
     def close(self) -> None:
-        """Wait for what is under way and give graphs and memory back; nothing is copied or sent any more."""
+        """Wait for work under way and free graphs and memory; no frame can be copied or sent afterwards."""
         self.stop()
         for chunk in self._chunks:
             self._wait_for(chunk)

@@ -1,4 +1,4 @@
-"""What a frame has to be, and frames put together into batches that one network input can hold."""
+"""Check frames, and group them into batches that fit one network input."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -16,11 +16,11 @@ CHUNK, FEW = 8, 4  # frames of a chunk at most; frames that are not split
 def size_of(frame: Frame, *, max_size: tuple[int, int], name: str = "The frame") -> tuple[int, int]:
     """Check a frame, and return its height and width.
 
-    `max_size`: height and width that buffers were made for; only their product counts.
+    `max_size`: height and width for which buffers were made; only their product counts.
 
     Raises:
-        InputError: not such an array, or empty.
-        TooLargeError: more pixels than the buffers hold.
+        InputError: the frame is not such an array, or is empty.
+        TooLargeError: the frame has more pixels than the buffers hold.
     """
     shape, dtype = getattr(frame, "shape", None), str(getattr(frame, "dtype", ""))
     if shape is None or not dtype:
@@ -47,13 +47,13 @@ def size_of(frame: Frame, *, max_size: tuple[int, int], name: str = "The frame")
 
 
 def consecutive(source: Iterable[T], key: Callable[[T], object], max_batch: int) -> Iterator[tuple[list[T], list[T]]]:
-    """Yield batches of neighbours with one key, of at most `max_batch`, in order; each twice, as frames and as tags.
+    """Yield batches of at most `max_batch` consecutive frames with one key, in order, as a pair of frames and tags.
 
-    What was read before the source raised, or gave something that `key` refuses, comes first.
+    If the source raises, or `key` refuses a frame, the frames read before come first.
 
     Raises:
         SourceError: the source raised.
-        What `key` raises.
+        Any exception of `key`.
     """
     batch: list[T] = []
     last: object = None
@@ -91,11 +91,11 @@ def consecutive(source: Iterable[T], key: Callable[[T], object], max_batch: int)
 
 
 def neighbours(frames: Sequence[Frame], at_most: int) -> list[tuple[int, int]]:
-    """List frames for one upload as first frame and number: of one size, in one place, a power of two of them.
+    """List the uploads of a batch as (first frame, number): frames of one size in one place, a power of two of them.
 
-    Powers of two, so that few sizes of buffers serve batches of any size.
+    Powers of two let few buffer sizes serve batches of any size.
 
-    `at_most`: frames of an upload.
+    `at_most`: largest number of frames per upload.
     """
     split: list[tuple[int, int]] = []
     start = 0
@@ -114,16 +114,16 @@ def _alike(frame: Frame) -> tuple[Any, ...]:
 
 
 def is_on_device(frame: Frame) -> bool:
-    """Tell whether it is a tensor that is not in the host's memory."""
+    """Return whether the frame is a tensor outside of the host's memory."""
     return isinstance(frame, Tensor) and frame.device.type != "cpu"
 
 
 def chunk_of(largest: int) -> int:
-    """Frames copied and uploaded at once, a power of two, where batches have `largest` at most: of larger batches some
-    are copied while others travel."""
+    """Return how many frames are copied and uploaded at once, a power of two, if batches have at most `largest` frames:
+    in larger batches, some frames are copied while others travel."""
     return power_of_two(largest if largest <= FEW else max(FEW, min(CHUNK, largest // 2)))
 
 
 def power_of_two(num: int) -> int:
-    """Return the largest that is no larger."""
+    """Return the largest power of two that is not larger than `number`."""
     return 1 << (num.bit_length() - 1)

@@ -1,4 +1,4 @@
-"""Kernels of our own, where they can be used."""
+"""Load dynotune's own Triton kernels, if they can be used."""
 
 import functools
 import importlib
@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 @functools.cache
 def kernels_of(name: str, device: torch.device) -> ModuleType | None:
-    """Return the module `name` of kernels, if they can be used; else torch's operations do the same, in more time."""
+    """Return the kernel module `name`, or None if it cannot be used: torch's operations then do the work, slower."""
     if device.type != "cuda":
         return None
     try:

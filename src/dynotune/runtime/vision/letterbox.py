@@ -1,7 +1,7 @@
-"""Frames of any size made into a network's input, on the device: resized, padded, in the order of colours, scaled.
+"""Make frames of any size into a network's input, on the device: resize, pad, reorder colours, scale.
 
-The resize is the linear one of OpenCV (half-pixel centres, no smoothing, edges repeated), rounded to whole levels as
-OpenCV rounds, so that a network sees what it was trained on.
+The resize is OpenCV's linear one (half-pixel centres, no smoothing, edges repeated), rounded to whole levels as OpenCV
+rounds, so that a network receives the kind of picture on which it was trained.
 """
 
 import functools
@@ -21,14 +21,14 @@ FEW = 0.75  # of a frame's rows; more are copied faster all together
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Place of a frame in the network's input.
+    """Position of a frame in the network's input.
 
     Args:
-        frame_height, frame_width: of the frame, in its own pixels.
-        height, width: of the network's input.
-        top, left: of the resized frame inside the input, in input pixels.
-        resized_height, resized_width: of the resized frame.
-        gain: input pixels for a frame pixel; boxes go back by `(x - left) / gain`.
+        frame_height, frame_width: size of the frame, in its own pixels.
+        height, width: size of the network's input.
+        top, left: position of the resized frame inside the input, in input pixels.
+        resized_height, resized_width: size of the resized frame.
+        gain: input pixels per frame pixel; boxes are mapped back by `(x - left) / gain`.
     """
 
     frame_height: int
@@ -43,7 +43,7 @@ class Placement:
 
 
 def place(frame_size: tuple[int, int], imgsz: tuple[int, int], *, stride: int = 32, rect: bool = True) -> Placement:
-    """Tell where a frame of `frame_size` (height, width) comes to lie in an input of at most `imgsz` (height, width).
+    """Return the position of a frame of `frame_size` (height, width) in an input of at most `imgsz` (height, width).
 
     Args:
         rect: pad each side only to the next multiple of `stride`; otherwise to the whole of `imgsz`.
@@ -70,7 +70,7 @@ def place(frame_size: tuple[int, int], imgsz: tuple[int, int], *, stride: int = 
 
 
 def _taps(size: int, resized: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return for each resized coordinate the two that it is mixed of, and the second one's weight."""
+    """Return, for each resized coordinate, the two source coordinates that it mixes, and the weight of the second."""
     # In doubles, as a coordinate of a large frame has few bits left for its fraction in floats.
     centre = (torch.arange(resized, dtype=torch.float64, device="cpu") + 0.5) * (size / resized) - 0.5
     centre = centre.clamp(0, size - 1)
@@ -81,10 +81,10 @@ def _taps(size: int, resized: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @functools.lru_cache(maxsize=256)
 def rows_read(placement: Placement) -> Tensor | None:
-    """Return a frame's rows that its resize reads.
+    """Return the indices of a frame's rows that its resize reads.
 
     Returns:
-        int64, ascending, on the host; None where they are so many that all may as well be copied.
+        int64, ascending, on the host; None if there are so many that copying all rows is as good.
     """
     up, down, _ = _taps(placement.frame_height, placement.resized_height)
     rows = torch.cat([up, down]).unique()
@@ -92,15 +92,15 @@ def rows_read(placement: Placement) -> Tensor | None:
 
 
 class Letterbox:
-    """Letterbox from frames of one size into a network's input.
+    """Letterboxes frames of one size into a network's input.
 
-    Works on the current stream and waits for nothing. What it needs (where to read, with which weights) is made once.
+    Works on the current stream and never waits. Its tables (source coordinates and weights) are computed once.
 
     Args:
-        placement: see `place`.
-        device: of frames and input.
-        swap_channels: frames are BGR, the network wants RGB.
-        rows: those that frames come with, ascending, all of `rows_read` among them; None is all there are.
+        placement: position from `place`.
+        device: device of frames and input.
+        swap_channels: whether frames are BGR and the network expects RGB.
+        rows: the rows that frames contain, ascending, including all of `rows_read`; None means all rows.
     """
 
     def __init__(
@@ -122,16 +122,16 @@ class Letterbox:
 
     @property
     def tables(self) -> list[Tensor]:
-        """Return what `picture` reads besides frames."""
+        """Return the tensors that `picture` reads besides frames."""
         return [self._pixels, self._weights]
 
     def __call__(self, frames: Tensor, out: Tensor, *, pads: bool = True) -> Tensor:
         """Letterbox `frames` into `out`.
 
         Args:
-            frames: see `picture`.
-            out: `[B, 3, height, width]` of a floating dtype and any layout.
-            pads: fill what is around the picture too; it may be there from the last frames of this size.
+            frames: as for `picture`.
+            out: `[B, 3, height, width]` with a floating-point dtype and any layout.
+            pads: also fill the border around the picture; it may still be there from earlier frames of this size.
 
         Returns:
             `out`.
@@ -151,7 +151,7 @@ class Letterbox:
             float32 `[B, 3, resized_height, resized_width]`, 0 to 1, in the network's order of colours.
 
         Raises:
-            InputError: frames of another shape or dtype.
+            InputError: the frames have another shape or dtype.
         """
         at, batch = self.placement, frames.shape[0]
         if frames.shape[1:] != (self.num_rows, at.frame_width, 3) or frames.dtype != torch.uint8:
@@ -176,12 +176,12 @@ class Letterbox:
         return mixed.view(batch, at.resized_height, at.resized_width, 3).permute(0, 3, 1, 2)
 
     def pad(self, out: Tensor) -> None:
-        """Fill all of `out` with what stands around a picture, if something does."""
+        """Fill `out` with the border colour, if the picture leaves a border."""
         at = self.placement
         if (at.resized_height, at.resized_width) != (at.height, at.width):
             out.fill_(GREY / 255)
 
     def region(self, out: Tensor) -> Tensor:
-        """Return where in `out` a picture belongs; it shares its memory."""
+        """Return the part of `out` that the picture fills, as a view."""
         at = self.placement
         return out[:, :, at.top : at.top + at.resized_height, at.left : at.left + at.resized_width]

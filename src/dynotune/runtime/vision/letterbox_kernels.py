@@ -1,6 +1,6 @@
-"""The letterbox's resize as one kernel of Triton: torch's operations write each step of it out, and read it again.
+"""Resize for the letterbox in one Triton kernel: torch's operations write each intermediate result and read it again.
 
-The arithmetic is that of `letterbox`, operation by operation, so that both make the same picture to the last bit.
+The arithmetic matches `letterbox` operation by operation, so that both make the same picture to the last bit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _level(at_0, at_1, at_2, at_3, w_0, w_1, w_2, w_3):
 def _picture_kernel(
     frames, pixels, weights, out, num_pixels, frame_bytes, FIRST: tl.constexpr, THIRD: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Run one program for `BLOCK` pixels of a picture; `FIRST` is the frame's channel for the picture's first one."""
+    """Compute `BLOCK` pixels of a picture per program; `FIRST` is the frame's channel for the picture's first."""
     image, pixel = tl.program_id(1).to(tl.int64), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = pixel < num_pixels
     pixels, weights, frame = pixels + pixel, weights + pixel, frames + image * frame_bytes
@@ -46,7 +46,7 @@ def _picture_kernel(
 
 
 def works(device: torch.device) -> bool:
-    """Tell whether the kernel can be built and run on this GPU, and resizes a small frame rightly."""
+    """Return whether the kernel can be built and run on this GPU, and resizes a small frame correctly."""
     frames = torch.arange(12, dtype=torch.uint8, device=device).view(1, 2, 2, 3) * 20
     pixels = torch.tensor([0, 1, 1, 1, 2, 3, 3, 3], dtype=torch.int32, device=device)
     weights = torch.tensor([0.25, 0.5] * 2 + [0.25, 0.0] * 2, device=device)
@@ -60,8 +60,8 @@ def picture(frames: Tensor, pixels: Tensor, weights: Tensor, *, swap_channels: b
 
     Args:
         frames: uint8 `[B, ..., 3]`, contiguous.
-        pixels: int32, the four pixels of a frame for each of the picture's: all first ones, then all second ones.
-        swap_channels: the last becomes the first.
+        pixels: int32, the four source pixels of each picture pixel: all first ones, then all second ones.
+        swap_channels: reverse the order of the channels.
 
     Returns:
         float32 `[B, num_pixels, 3]`, 0 to 1.

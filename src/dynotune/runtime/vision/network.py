@@ -1,4 +1,4 @@
-"""A YOLO-shaped model for one input size, from a filled input to packed detections on the host."""
+"""Run a YOLO-shaped model for one input size, from a filled input to packed detections on the host."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ from dynotune.runtime.vision.nms import PostProcess
 
 
 class OneOutput(nn.Module):  # type: ignore[misc]
-    """The model with its detections as the only output.
+    """Wraps a model so that its detections are the only output.
 
-    YOLO models return a tuple or list in evaluation, detections first.
+    In evaluation mode, YOLO models return a tuple or list with the detections first.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -28,7 +28,7 @@ class OneOutput(nn.Module):  # type: ignore[misc]
     def forward(self, images: Tensor) -> Tensor:
         """Turn `images` `[B, 3, H, W]`, RGB, 0 to 1, into the model's own output.
 
-        Raises: InputError where that is no tensor, or not three-dimensional.
+        Raises: InputError if that output is not a tensor, or not three-dimensional.
         """
         out = self.model(images)
         if isinstance(out, (tuple, list)) and out:
@@ -43,7 +43,7 @@ class OneOutput(nn.Module):  # type: ignore[misc]
 
 
 def checked_model(model: Any) -> tuple[torch.device, torch.dtype]:
-    """Return the model's device and precision.
+    """Return the model's device and dtype, after checks.
 
     Raises:
         InputError: not a module, without parameters, in training mode, or spread over devices.
@@ -62,9 +62,9 @@ def checked_model(model: Any) -> tuple[torch.device, torch.dtype]:
 
 
 def is_end_to_end(shape: Iterable[int]) -> bool:
-    """Tell whether an output of this shape is `[B, N, 6]` rather than `[B, 4 + num_classes, N]`.
+    """Return whether an output of this shape is `[B, N, 6]` rather than `[B, 4 + num_classes, N]`.
 
-    Raises: InputError where it can be both or neither.
+    Raises: InputError if the shape fits both or neither.
     """
     _, middle, last = shape
     as_rows, as_channels = last == 6, middle >= 5 and last >= middle
@@ -78,10 +78,10 @@ def is_end_to_end(shape: Iterable[int]) -> bool:
 
 
 class Detecting(nn.Module):  # type: ignore[misc]
-    """A detector and what turns its output into detections, to be captured as one graph.
+    """A detector together with its post-processing, to be captured as one graph.
 
-    `compiles`: the network is compiled. What comes behind stays as it is: fused differently, boxes that overlap by just
-    the threshold would fall differently.
+    `compiles`: compile the network. Post-processing is not compiled: fused differently, it could decide otherwise on
+    boxes that overlap by exactly the threshold.
     """
 
     def __init__(self, model: OneOutput, post: PostProcess, *, compiles: bool) -> None:
@@ -92,11 +92,11 @@ class Detecting(nn.Module):  # type: ignore[misc]
     def forward(self, images: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """
         Args:
-            images: as `OneOutput`.
-            places: those of `PostProcess`, seen as int32: an Engine converts what floats to its own dtype.
+            images: as for `OneOutput`.
+            places: places for `PostProcess`, viewed as int32: an Engine would convert floating-point inputs.
 
         Returns:
-            what `PostProcess` does, and the network's own output.
+            the result of `PostProcess`, and the network's own output.
         """
         raw = self.model(images)
         packed, rows = self._found(self.post, raw, places)
@@ -111,14 +111,14 @@ def _found(post: PostProcess, raw: Tensor, places: Tensor) -> tuple[Tensor, Tens
 
 @dataclass(eq=False, slots=True)
 class Lane:
-    """The buffers of one batch on its way; they belong to it from the upload until its result is taken.
+    """The buffers of one batch under way; the batch owns them from the upload until its result is taken.
 
     Args:
-        images: `[B, 3, H, W]`, what the letterbox fills.
+        images: `[B, 3, H, W]`, filled by the letterbox.
         host: the packed detections of `PostProcess`, in pinned memory.
-        sizes: of the frame (height, width) that each image was last filled from.
+        sizes: the frame size (height, width) from which each image was last filled.
         regions: views of `images`, by first image, number and frame size.
-        spun, slept: of these one is recorded behind the copy into `host`, as the host is going to wait.
+        spun, slept: events; one of them is recorded after the copy into `host`, depending on how the host will wait.
     """
 
     images: Tensor
@@ -133,9 +133,9 @@ class Lane:
 
 
 class Network:
-    """Forward and suppression for one batch size and input size.
+    """Runs forward and suppression for one batch size and input size.
 
-    `shape`: of the input, `(B, 3, H, W)`. `dtype`: of the input, as the model is to see it.
+    `shape`: shape of the input, `(B, 3, H, W)`. `dtype`: dtype of the input for the model.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Network:
         return torch.ones(self._shape[0], 5, device=self._streams.device)
 
     def take_lane(self) -> Lane:
-        """Return a lane that nothing reads any more; a new one only if all are on their way."""
+        """Return a lane that no work reads any more; make a new lane only if all are in use."""
         if self._free:
             return self._free.pop()
         self.num_lanes += 1
@@ -184,19 +184,19 @@ class Network:
         )
 
     def give_lane(self, lane: Lane) -> None:
-        """Take a lane back whose work has ended."""
+        """Take back a lane whose work has ended."""
         if not self._closed:
             self._free.append(lane)
 
     def enqueue(self, lane: Lane, stream: Stream, done: Event) -> None:
-        """Enqueue forward, suppression and the copy to the host on `stream`, with `done` behind; waits for nothing."""
+        """Enqueue forward, suppression and the copy to the host on `stream`, then record `done`; does not wait."""
         with self._streams.on(stream):
             packed, lane.candidates, _ = self.engine(lane.images, _bits(lane.places))
             lane.host.copy_(packed, non_blocking=True)
         done.record(stream)
 
     def settle(self, lane: Lane, stream: Stream) -> None:
-        """Suppress to the end for a batch that was not settled; waits for the device."""
+        """Finish suppression for a batch that was not settled; waits for the device."""
         assert lane.candidates is not None
         with self._streams.on(stream):
             packed = self._post.settle(lane.candidates, lane.places, lane.host.to(self._streams.device))

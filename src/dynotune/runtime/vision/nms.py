@@ -1,8 +1,8 @@
-"""Non-maximum suppression without waiting for the device: exact greedy suppression over the best `top_k` boxes.
+"""Suppress overlapping boxes without waiting for the device: exact greedy suppression over the best `top_k` boxes.
 
-Greedy suppression keeps a box unless a kept box of its class with a higher score overlaps it. That sentence has one
-solution, and substituting any guess into it settles at least one more box each time. So a fixed number of substitutions
-is recorded in a graph, and the result says whether the last one still changed something; only then is more work done.
+Greedy suppression keeps a box unless a kept box of its class with a higher score overlaps it. This rule has exactly one
+solution, and each application of the rule to any guess settles at least one more box. So a graph records a fixed number
+of applications, and the result says whether the last application still changed something; only then is more work done.
 """
 
 from types import ModuleType
@@ -21,13 +21,13 @@ NUM_KEPT, NUM_CANDIDATES, SETTLED, FINITE = range(4)
 
 
 def overlaps(boxes: Tensor, classes: Tensor | None, iou: float, dtype: torch.dtype) -> Tensor:
-    """Return which box suppresses which, were it kept: `[B, K, K]`, 1 at [i, j] if i is before j and overlaps it.
+    """Return which box would suppress which: `[B, K, K]`, with 1 at [i, j] if box i comes before box j and overlaps it.
 
     Args:
         boxes: float32 xyxy `[B, K, 4]`, best first.
-        classes: `[B, K]`; boxes of different classes do not suppress each other. None: all are of one class.
+        classes: `[B, K]`; boxes of different classes do not suppress each other. None: all boxes are of one class.
         iou: intersection over union above which a box is suppressed.
-        dtype: of the result.
+        dtype: dtype of the result.
     """
     least, most = boxes.transpose(1, 2).split(2, dim=1)  # [B, 2, K]: x and y
     area = (most - least).prod(1)
@@ -43,15 +43,15 @@ def overlaps(boxes: Tensor, classes: Tensor | None, iou: float, dtype: torch.dty
 
 
 def suppress(beats: Tensor, valid: Tensor, num_rounds: int | None) -> tuple[Tensor, Tensor]:
-    """Suppress greedily: return which boxes stay, and for which images the answer is final.
+    """Suppress greedily; return which boxes are kept, and for which images the answer is final.
 
     Args:
-        beats: `[B, K, K]` of `overlaps`.
-        valid: `[B, K]` in the dtype of `beats`: 1 for a box, 0 for a place without one.
-        num_rounds: fixed number of substitutions. None: until nothing changes, which waits for the device each round.
+        beats: the `[B, K, K]` result of `overlaps`.
+        valid: `[B, K]` in the dtype of `beats`: 1 for a box, 0 for an empty place.
+        num_rounds: number of applications of the rule. None: until nothing changes, waiting for the device each round.
 
     Returns:
-        kept `[B, K]` (0 or 1), settled `[B]` (bool). Where settled, kept is exactly that of greedy suppression.
+        kept `[B, K]` (0 or 1), settled `[B]` (bool). If settled, `kept` is exactly that of greedy suppression.
     """
     start = valid[:, None]
     kept, rounds = start, 0
@@ -65,13 +65,13 @@ def suppress(beats: Tensor, valid: Tensor, num_rounds: int | None) -> tuple[Tens
 
 
 def nms(boxes: Tensor, scores: Tensor, iou: float, *, classes: Tensor | None = None) -> Tensor:
-    """Return indices of the boxes that greedy suppression keeps, best first. Waits for the device.
+    """Return the indices of the boxes that greedy suppression keeps, best first. Waits for the device.
 
     Args:
         boxes: xyxy `[N, 4]`.
-        scores: `[N]`; of equal scores the one that stands first goes first.
-        iou: a box is dropped where it overlaps a better one by more than this.
-        classes: `[N]`; with it, only boxes of the same class suppress each other.
+        scores: `[N]`; of equal scores, the first comes first.
+        iou: a box is dropped if it overlaps a better box by more than this.
+        classes: `[N]`; if given, only boxes of the same class suppress each other.
 
     Returns:
         int64 `[num_kept]`, the same as `torchvision.ops.nms` (`batched_nms` with classes). Memory grows with N squared.
@@ -84,16 +84,16 @@ def nms(boxes: Tensor, scores: Tensor, iou: float, *, classes: Tensor | None = N
 
 
 class PostProcess(nn.Module):  # type: ignore[misc]
-    """Steps from a YOLO model's output to detections in image coordinates, without waiting for the device.
+    """Turns a YOLO model's output into detections in image coordinates, without waiting for the device.
 
     Args:
         end_to_end: the output is `[B, N, 6]` (xyxy, score, class) and needs no suppression; otherwise
             `[B, 4 + num_classes, N]` (centre, size, a score for each class).
-        conf: scores must exceed it.
-        iou: see `nms`.
-        max_det: detections an image at most.
-        top_k: candidates an image that take part in suppression, the best by score; how many there were is told.
-        agnostic: boxes of different classes suppress each other too.
+        conf: boxes with this score or less are dropped.
+        iou: as for `nms`.
+        max_det: largest number of detections per image.
+        top_k: number of best candidates per image that take part in suppression; all candidates are counted.
+        agnostic: let boxes of different classes suppress each other, too.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class PostProcess(nn.Module):  # type: ignore[misc]
         return self._pack(rows, kept, places, num_candidates, settled, finite), rows
 
     def settle(self, rows: Tensor, places: Tensor, packed: Tensor) -> Tensor:
-        """Return `packed` anew, exact, if `forward` was not settled; `rows`: its candidates. Waits for the device."""
+        """Recompute `packed` exactly if `forward` was not settled; `rows`: its candidates. Waits for the device."""
         kept, settled = self._keep(rows, None)
         counts = packed[:, self.max_det]
         return self._pack(rows, kept, places, counts[:, NUM_CANDIDATES], settled, counts[:, FINITE])
@@ -145,7 +145,7 @@ class PostProcess(nn.Module):  # type: ignore[misc]
         return kernels
 
     def _best_rows(self, raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the `top_k` best candidates `[B, K, 6]`, best first, and how many there were."""
+        """Return the `top_k` best candidates `[B, K, 6]`, best first, and the number of all candidates."""
         num_rows = min(self.top_k, raw.shape[2])
         kernels = self._kernels(raw, num_rows)
         if kernels is not None:

@@ -1,7 +1,7 @@
-"""What stands behind a YOLO model's forward, as three kernels of Triton in place of some hundred small ones.
+"""Post-process a YOLO model's output with three Triton kernels in place of some hundred small ones.
 
-The arithmetic is that of `nms`, operation by operation: no fused multiply-add, and divisions rounded as IEEE says, so
-that boxes which overlap by just the threshold fall the same way. Suppression runs to its end, whatever its depth.
+The arithmetic matches `nms` operation by operation (no fused multiply-add, divisions rounded by IEEE rules), so that
+both decide alike on boxes that overlap by exactly the threshold. Suppression always runs to its end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WORD = tl.constexpr(32)
 
 @triton.jit
 def _rows_kernel(raw, order, scores, classes, rows, num_anchors, num_channels, top_k, BLOCK: tl.constexpr):
-    """Make candidates from the model's output: one program for `BLOCK` of an image's."""
+    """Make candidates from the model's output: one program for `BLOCK` anchors of an image."""
     image, k = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = k < top_k
     anchor = tl.load(order + image * num_anchors + k, mask=there, other=0)
@@ -36,7 +36,7 @@ def _rows_kernel(raw, order, scores, classes, rows, num_anchors, num_channels, t
 
 @triton.jit
 def _beats_kernel(rows, beats, iou, top_k, PADDED: tl.constexpr, BLOCK: tl.constexpr, BY_CLASS: tl.constexpr):
-    """Compute which of 32 boxes suppress which of `BLOCK`: a word for each of these, a bit for each of those."""
+    """Compute which of 32 boxes suppress which of `BLOCK`: a word per suppressed box, a bit per suppressing box."""
     image, word = tl.program_id(0).to(tl.int64), tl.program_id(1)
     start = tl.program_id(2) * BLOCK
     first, second = word * WORD + tl.arange(0, WORD), start + tl.arange(0, BLOCK)
@@ -70,7 +70,7 @@ def _pack_kernel(
     rows, beats, places, num_candidates, finite, packed, top_k, max_det,
     PADDED: tl.constexpr, OUT: tl.constexpr, SUPPRESS: tl.constexpr,
 ):  # fmt: skip
-    """Suppress one image's boxes and pack them as `PostProcess` returns them: one program for each image."""
+    """Suppress one image's boxes and pack them as `PostProcess` returns them; one program per image."""
     image, k = tl.program_id(0).to(tl.int64), tl.arange(0, PADDED)
     there = k < top_k
     row = rows + (image * top_k + k) * 6
@@ -116,7 +116,7 @@ def _pack_kernel(
 
 
 def works(device: torch.device) -> bool:
-    """Tell whether the kernels can be built and run on this GPU, and say what is right of three boxes."""
+    """Return whether the kernels can be built and run on this GPU, and give the correct result for three boxes."""
     rows = torch.tensor([[[0, 0, 10, 10, 0.9, 1], [1, 1, 11, 11, 0.8, 1], [1, 1, 11, 11, 0.7, 0]]], device=device)
     one = torch.ones(1, dtype=torch.int64, device=device)
     places = torch.tensor([[0.0, 0, 1, 99, 99]], device=device)
@@ -130,7 +130,7 @@ def best_rows(raw: Tensor, order: Tensor, scores: Tensor, classes: Tensor, top_k
 
     Args:
         raw: float32 `[B, 4 + num_classes, N]`, contiguous.
-        order: int64 `[B, N]`: anchors, best first.
+        order: int64 `[B, N]`: indices of anchors, best first.
         scores: float32 `[B, N]`, in that order.
         classes: int64 `[B, N]`, in the order of the output.
     """
@@ -147,14 +147,14 @@ def suppressed(
     rows: Tensor, places: Tensor, num_candidates: Tensor, finite: Tensor, *, iou: float | None, by_class: bool,
     max_det: int,
 ) -> Tensor:  # fmt: skip
-    """Return `packed` of `PostProcess`, settled, from its candidates.
+    """Return the settled `packed` of `PostProcess` for its candidates.
 
     Args:
         rows: float32 `[B, K, 6]`, contiguous, K at most `MAX_TOP_K`.
         places: float32 `[B, 5]`.
         num_candidates: `[B]`. finite: `[B]`, bool.
         iou: None suppresses nothing.
-        by_class: only boxes of the same class suppress each other.
+        by_class: let only boxes of the same class suppress each other.
         max_det: at most `MAX_DET`.
     """
     batch, top_k, _ = rows.shape

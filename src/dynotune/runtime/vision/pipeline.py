@@ -1,8 +1,8 @@
-"""Batches through three threads at once: one reads and copies, one launches, the caller's takes results.
+"""Run batches through three threads at once: one reads and copies, one launches, the caller's takes results.
 
     source ─▶ [reader: read, copy] ─▶ [launcher: upload, letterbox, forward, NMS] ─▶ [caller: results]
 
-At most `depth` batches are on their way. Order is kept: each thread hands on first in, first out.
+At most `depth` batches are under way. Order is kept: each thread passes batches on in the order of arrival.
 """
 
 import atexit
@@ -22,22 +22,22 @@ Tag = TypeVar("Tag")
 
 
 class Stages(Protocol[Staged, Launched, Result]):
-    """The work itself. Each is called from one thread at a time."""
+    """The work of the three threads. Each method is called from one thread at a time."""
 
     def stage(self, frames: list[Any]) -> Staged: ...
     def launch(self, staged: Staged) -> Launched: ...
     def collect(self, launched: Launched) -> Result: ...
     def abandon(self, staged: Staged) -> None:
-        """Give back what `stage` took."""
+        """Free what `stage` took."""
 
     def discard(self, launched: Launched) -> None:
-        """Give back what `launch` holds, without a result."""
+        """Free what `launch` holds, without a result."""
 
 
 def started(threads: list[threading.Thread], lifetime: Lifetime, close: Callable[[], None]) -> Callable[[], None]:
-    """Start threads that may be inside a source when the interpreter ends: then `close`, and a moment to come back.
+    """Start threads, and return a function registered for the interpreter's exit: `close`, then wait briefly for them.
 
-    One that ends under a thread in C++, such as a decoder's, aborts the process. Gives what is registered for the exit.
+    Ending the interpreter while a thread is inside a source's C++ code, such as a decoder's, would abort the process.
     """
 
     def end() -> None:
@@ -53,14 +53,14 @@ def started(threads: list[threading.Thread], lifetime: Lifetime, close: Callable
 
 
 class _End:
-    """End of results; `error` is why, if it is not the source's end."""
+    """Marks the end of results; `error` is the cause, if not the end of the source."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
 class _Pipeline(Generic[Staged, Launched, Result, Tag]):
-    """Pipeline that refers to no iterator of the caller's, so that dropping it ends the threads."""
+    """A pipeline without references to the caller's iterator, so that dropping the iterator ends the threads."""
 
     def __init__(
         self, stages: Stages[Staged, Launched, Result], batches: Iterator[tuple[list[Any], Tag]], depth: int
@@ -103,7 +103,7 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
                 self._staged.put(_End(error))
 
     def _stage(self, frames: list[Any], tag: Tag) -> bool:
-        """Return False if the caller has gone meanwhile: then nothing of the stages may be touched any more."""
+        """Return False if the caller has stopped meanwhile: then nothing of the stages may be touched any more."""
         with self._lock:
             if self._stopped:
                 return False
@@ -143,7 +143,7 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
                         self._staged.put(end)
 
     def next(self) -> tuple[Result, Tag] | None:
-        """Return the next batch's result; None at the end. Raises what ended it."""
+        """Return the next batch's result; None at the end. Raises the error that ended the pipeline."""
         self._lifetime.check()
         if self._ended:
             return None
@@ -160,9 +160,9 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
             self._room.release()
 
     def close(self) -> None:
-        """End the threads and give everything back; waits for work in flight, never for the source.
+        """End the threads and free everything; waits for work in flight, never for the source.
 
-        In a forked child there are no threads, and nothing of ours.
+        In a forked child there are no threads to end and nothing to free.
         """
         if not self._lifetime.is_ours:
             return
@@ -186,11 +186,11 @@ class _Pipeline(Generic[Staged, Launched, Result, Tag]):
 def run(
     stages: Stages[Staged, Launched, Result], batches: Iterator[tuple[list[Any], Tag]], depth: int
 ) -> Generator[tuple[Result, Tag], None, None]:
-    """Yield results of `batches` (frames and a tag each) in their order, with the tag.
+    """Yield the results of `batches` (frames and a tag each) in order, each with its tag.
 
-    Closing or dropping the iterator ends it early: batches in flight are waited for and given back.
+    Closing or dropping the iterator ends it early: batches in flight are waited for and freed.
 
-    Raises Whatever a stage or `batches` raised, after the results of the batches before.
+    Raises the exception of a stage or of `batches`, after the results of all earlier batches.
     """
     pipeline = _Pipeline(stages, batches, depth)
     try:

@@ -1,4 +1,4 @@
-"""Many camera-like sources behind one detector: a thread a source, batches of what is there, fair turns."""
+"""Serve many camera-like sources with one detector: a thread per source, batches of waiting frames, fair turns."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ Drop = Literal["never", "oldest", "newest"]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One frame's result.
+    """The result for one frame.
 
     Args:
-        source: the source's name.
-        index: of the frame within its source, from 0; dropped frames have theirs too.
-        frame: as the source gave it.
-        detections: what was found.
-        arrived_s: when the source gave it, by `time.monotonic()`.
-        latency_s: from then until the result was ready to be taken.
+        source: name of the source.
+        index: number of the frame within its source, from 0; dropped frames are counted, too.
+        frame: the frame as the source gave it.
+        detections: detections in the frame.
+        arrived_s: time at which the source gave the frame, by `time.monotonic()`.
+        latency_s: seconds from then until the result was ready.
     """
 
     source: str
@@ -50,12 +50,12 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class SourceStats:
-    """One source: `num_read = num_served + num_dropped + num_discarded + num_waiting + num_under_way`.
+    """Counts of one source: `num_read = num_served + num_dropped + num_discarded + num_waiting + num_under_way`.
 
     Args:
-        num_dropped: left out by the `drop` policy.
-        num_discarded: thrown away when the server was closed, or ended by an error.
-        error: what ended the source; None if nothing did.
+        num_dropped: frames dropped by the `drop` policy.
+        num_discarded: frames discarded when the server was closed or ended by an error.
+        error: the error that ended the source; None if there was none.
     """
 
     num_read: int
@@ -92,16 +92,16 @@ class _Source:
     error: DynotuneRuntimeError | None = None
 
     def may_add(self, key: tuple[int, int], queue: int) -> bool:
-        """Tell whether a frame that it has yet to give could join a batch of `key`: waiting frames come first.
+        """Return whether a future frame of this source could join a batch of `key`; waiting frames come first.
 
-        A source is taken to go on in the size of its last frame.
+        A source is assumed to continue in the size of its last frame.
         """
         here = len(self.waiting) < queue and all(waiting.key == key for waiting in self.waiting)
         return here and not self.ended and self.last_key in (None, key)
 
 
 class _Mux:
-    """Reader of the sources that forms batches. Refers to nothing that its user holds: dropping that ends it."""
+    """Reads the sources and forms batches, without a reference to the server: dropping the server ends the reading."""
 
     def __init__(
         self, lanes: Lanes, sources: Mapping[str, Iterable[Frame]], *, max_wait_s: float, max_batch: int, drop: Drop,
@@ -127,7 +127,7 @@ class _Mux:
         self._at_exit = pipeline.started(threads, self.lifetime, self.stop)
 
     def stop(self) -> None:
-        """Stop the readers when their source next gives a frame; nothing is read any more from now on."""
+        """Stop each reader when its source next gives a frame; from now on no frame is accepted."""
         if not self.lifetime.is_ours:
             return
         unregister, self._at_exit = self._at_exit, None  # it holds this, and so the sources
@@ -141,7 +141,7 @@ class _Mux:
                 source.room.notify_all()
 
     def close(self) -> None:
-        """Count as discarded what is still under way: call it once nothing works on those batches any more."""
+        """Count frames still under way as discarded; call this once no thread works on their batches any more."""
         with self._lock:
             self._closed = True
 
@@ -206,7 +206,7 @@ class _Mux:
             return None
 
     def _oldest_s(self) -> dict[tuple[int, int], float]:
-        """Tell for each key that a batch could be formed of now when its oldest frame arrived."""
+        """Return, for each key of which a batch could be formed now, when its oldest frame arrived."""
         oldest_s: dict[tuple[int, int], float] = {}
         for source in self.sources:
             if source.waiting:
@@ -215,7 +215,7 @@ class _Mux:
         return oldest_s
 
     def _is_as_full_as_it_gets(self, key: tuple[int, int]) -> bool:
-        """Tell whether waiting adds no frame: the batch is full, or each source ended, has no room, or gives others."""
+        """Return whether waiting would add no frame: the batch is full, or no source can give a matching frame."""
         if self._num_alike(key) >= self._max_batch:
             return True
         return not any(source.may_add(key, self._queue) for source in self.sources)
@@ -225,7 +225,7 @@ class _Mux:
         return sum(1 for _ in chain.from_iterable(fitting))
 
     def _take(self, key: tuple[int, int]) -> list[_Waiting]:
-        """Take one frame of each source in turn, then again, until the batch is full or none is left that fits."""
+        """Take one frame from each source in turn, repeatedly, until the batch is full or no frame fits."""
         batch: list[_Waiting] = []
         first, num, taken = self._turn, len(self.sources), True
         while taken and len(batch) < self._max_batch:
@@ -262,12 +262,12 @@ class _Mux:
 
 
 class Server(Closing):
-    """Results of many sources as they come: `for served in server`. Order holds within a source.
+    """Yields the results of many sources as they become ready: `for served in server`. Order is kept within a source.
 
-    Ends when every source has ended, or by `close()`. Made by `Detector.serve`.
+    Ends when every source has ended, or by `close()`. `Detector.serve` makes it.
 
-    Raises (while iterated): SourceError, after the last result, where sources have raised or given frames that cannot
-    be used (`stats()` has which, at any time); NumericsError where the model's output is not finite.
+    Raises (while iterated): SourceError, after the last result, if sources have raised or given unusable frames
+    (`stats()` lists them at any time); NumericsError if the model's output is not finite.
     """
 
     def __init__(
@@ -297,11 +297,11 @@ class Server(Closing):
             return next(self._results)
 
     def stats(self) -> dict[str, SourceStats]:
-        """Return each source by name, at any time."""
+        """Return each source's counts by name, at any time."""
         return self._mux.stats()
 
     def close(self) -> None:
-        """End reading and give everything back. Waits for work under way, never for a source."""
+        """Stop reading and free everything. Waits for work under way, never for a source."""
         self._end()
         # Another thread may be waiting for a result: it comes back now that nothing is read any more.
         with self._taking:

@@ -1,8 +1,8 @@
-"""A detector's work on one batch, in three stages: copies into pinned memory, all launches, results.
+"""Process a batch of a detector in three stages: copies into pinned memory, all launches, results.
 
-On a GPU what is launched goes to two streams: upload and letterbox, and behind them forward and suppression. A batch's
-buffers (its lane) belong to it through all stages, and are used again only when the host has seen the end of the last.
-Nothing else is needed to keep a buffer from being overwritten.
+On a GPU the launched work uses two streams: upload and letterbox on one, forward and suppression after them on the
+other. A batch owns its buffers (its lane) through all stages; they are reused only when the host has seen the end of
+the last stage. No other rule is needed to keep a buffer from being overwritten.
 """
 
 import logging
@@ -58,8 +58,8 @@ class Options:
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of frames and batches whose results were taken, candidates and those beyond `top_k`, and batches
-    whose suppression took more rounds than its graph holds."""
+    """Counts of frames and batches whose results were taken, of candidates and those beyond `top_k`, and of batches
+    whose suppression took more rounds than its graph has."""
 
     num_frames: int = 0
     num_batches: int = 0
@@ -70,11 +70,11 @@ class Counts:
 
 @dataclass(eq=False, slots=True)
 class _Part:
-    """Frames of a batch that lie next to each other, of one size and in one place.
+    """Consecutive frames of a batch that have one size and one place.
 
     Args:
-        start: which of the batch's frames is the first; `num` of them.
-        copied: in a chunk of the ring; None for those on the device, which are in `frames`.
+        start: index of the first frame in the batch; `num` frames follow from there.
+        copied: the frames in a chunk of the ring; None for frames on the device, which are in `frames`.
     """
 
     start: int
@@ -89,9 +89,9 @@ class UnderWay:
     """A batch between two stages.
 
     Args:
-        done: reached with its results on the host.
-        parts: those that are not launched yet.
-        given: where frames are on the device, the point of the caller's stream from which on they are valid.
+        done: event that is reached when the results are on the host.
+        parts: the parts that are not launched yet.
+        given: for frames on the device, the event on the caller's stream after which they are valid.
     """
 
     network: Network
@@ -104,16 +104,16 @@ class UnderWay:
 
 @contextmanager
 def _without_gradients() -> Iterator[None]:
-    """Turn gradients and a caller's inference mode off: threads outside that mode cannot write what is made in it."""
+    """Turn off gradients and the caller's inference mode: other threads cannot write tensors made in that mode."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
 
 @dataclass(eq=False)
 class Lanes:
-    """Lanes that take batches through the stages. Thread-safe; a stage of two batches at once takes turns.
+    """Take batches through the stages. Thread-safe; each stage works on one batch at a time.
 
-    `model`: checked, see `network.checked_model`.
+    `model`: checked by `network.checked_model`.
     """
 
     model: nn.Module
@@ -150,7 +150,7 @@ class Lanes:
         return {"x".join(map(str, shape)): network for shape, network in self._networks.copy().items()}
 
     def placement(self, frame: Frame, name: str = "The frame") -> Placement:
-        """Tell where the frame will lie in its input. Raises: InputError, TooLargeError if it cannot be used."""
+        """Return the position of the frame in its input. Raises: InputError, TooLargeError if it cannot be used."""
         shape, dtype = getattr(frame, "shape", None), getattr(frame, "dtype", None)
         if not isinstance(shape, tuple) or dtype is None:
             return self._checked_placement(frame, name)
@@ -172,12 +172,12 @@ class Lanes:
         return place(size, self.options.imgsz, stride=self.options.stride, rect=self.options.rect)
 
     def key(self, frame: Frame, name: str = "The frame") -> tuple[int, int]:
-        """Return a key: frames with the same key fit into one batch. Raises: as `placement`."""
+        """Return the frame's key: frames with the same key fit into one batch. Raises: as `placement`."""
         at = self.placement(frame, name)
         return at.height, at.width
 
     def prepare(self, size: tuple[int, int]) -> None:
-        """Build all that frames of this size need."""
+        """Build everything that frames of this size need."""
         blank = torch.zeros((*size, 3), dtype=torch.uint8)
         self.placement(blank)
         for batch in self.options.sizes:
@@ -187,10 +187,10 @@ class Lanes:
                 self.discard(under_way)
 
     def stage(self, frames: Sequence[Frame], *, spins: bool = False) -> UnderWay:
-        """Have frames of one key copied, and take a lane for them. Those that fill several chunks are copied by another
-        thread, while this one goes on.
+        """Start to copy frames of one key, and take a lane for them. Frames that fill several chunks are copied by
+        another thread, while this thread goes on.
 
-        `spins`: who waits for the result keeps its core: awake sooner, but in the way of threads that launch.
+        `spins`: busy-wait for the result: faster to wake, but takes a core from threads that launch.
         """
         with self._staging, _without_gradients():
             self.lifetime.check()
@@ -220,8 +220,8 @@ class Lanes:
         return _Part(start, len(frames), size, self.ring.copy(frames, rows=rows, later=later))
 
     def launch(self, batch: UnderWay) -> UnderWay:
-        """Enqueue upload, letterbox, forward, suppression and the copy of the results to the host; waits for nothing
-        but frames that are still being copied."""
+        """Enqueue upload, letterbox, forward, suppression and the copy of the results to the host; waits only for
+        frames that are still being copied."""
         lane = batch.lane
         try:
             while batch.parts:
@@ -275,7 +275,7 @@ class Lanes:
         return found
 
     def collect(self, batch: UnderWay) -> list[Detections]:
-        """Wait for the batch, the only wait of all, and take its results; its lane goes back."""
+        """Wait for the batch, which is the only wait, and return its results; its lane becomes free."""
         lane, network = batch.lane, batch.network
         try:
             batch.done.synchronize()
@@ -313,7 +313,7 @@ class Lanes:
         return results
 
     def abandon(self, batch: UnderWay) -> None:
-        """Give a batch's buffers back without a result, once nothing works on them any more."""
+        """Free a batch's buffers without a result, once no work uses them any more."""
         while batch.parts:
             if (copied := batch.parts.pop(0).copied) is not None:
                 copied.drop()
@@ -328,7 +328,7 @@ class Lanes:
             self.device_streams.record(stream).synchronize()
 
     def _letterbox(self, size: tuple[int, int], *, whole: bool) -> tuple[Letterbox, Tensor]:
-        """Letterbox frames that are `whole` on the device, or in a chunk; return what a lane must know of them."""
+        """Return the letterbox and the place for frames of this size, `whole` on the device or in a chunk."""
         found = self._letterboxes.get((*size, whole))
         if found is None:
             at = place(size, self.options.imgsz, stride=self.options.stride, rect=self.options.rect)
@@ -374,7 +374,7 @@ class Lanes:
         return self._post
 
     def close(self) -> None:
-        """Wait for work under way and give everything back."""
+        """Wait for work under way and free everything."""
         with self._staging:
             # Not while holding _launching: copies may wait for chunks that are freed by launches.
             self.ring.stop()

@@ -70,12 +70,23 @@ def test_a_word_that_is_near_nothing_is_sent_to_the_list():
 
 @pytest.mark.parametrize(
     ("word", "finding"),
-    [("container", "cgroup-cpu-quota"), ("DDP", "ddp-find-unused-on"), ("jitter", "gc-jitter")],
+    [
+        ("container", "cgroup-cpu-quota"),
+        ("DDP", "ddp-find-unused-on"),
+        ("jitter", "gc-jitter"),
+        ("OOM", "alloc-retries"),
+    ],
 )
 def test_a_word_that_a_finding_speaks_of_leads_to_it(word, finding):
     with pytest.raises(UsageError) as refused:
         explain(word)
     assert finding in refused.value.hint, refused.value.hint
+
+
+def test_a_question_in_which_a_claim_is_named_is_answered_by_that_claim():
+    for question in ("low gpu utilization", "is PREEMPT_RT faster"):
+        word = question.split(maxsplit=1)[1].removesuffix(" faster")
+        assert [each.id for each in explain(question).claims] == [each.id for each in explain(word).claims]
 
 
 def test_ids_that_claims_bear_on_are_spelled_as_ids_are():

@@ -17,13 +17,14 @@ SHORTEST_PART = 4
 
 
 def by_name(word: str, claims: Iterable[Claim]) -> list[Claim]:
-    """Return the claims that `word` names wholly; if there are none, those that it names in part."""
-    plain = _plain(word)
+    """Return the claims that `word` names; if there are none, those that it names in part, or asks about."""
+    plain, is_question = _plain(word), " " in word.strip()
     names = [(claim, {_plain(name) for name in [claim.id, *claim.about]}) for claim in claims]
     exact = [claim for claim, own in names if plain in own]
     if exact or len(plain) < SHORTEST_PART:
         return exact
-    return [claim for claim, own in names if any(plain in name for name in own)]
+    long = [(claim, {name for name in own if len(name) >= SHORTEST_PART}) for claim, own in names]
+    return [claim for claim, own in long if any(plain in name or (is_question and name in plain) for name in own)]
 
 
 def seen_here(view: ObservationView, claims: Iterable[Claim], finding_ids: Collection[str] = ()) -> Iterator[Claim]:
@@ -86,7 +87,7 @@ def explain(word: str, claims: Sequence[Claim]) -> Explanation:
 
 def _speaks(rule: Rule, word: str) -> bool:
     """Tell whether the rule's texts hold each part of the word, as a word or the beginning of one."""
-    parts = re.findall(r"\w+", word.lower().replace("_", " "))
+    parts = re.findall(r"\w+", re.sub(r"\boom\b", "out of memory", word.lower().replace("_", " ")))
     text = f"{rule.id} {rule.title} {rule.sees} {rule.costs}".lower()
     return bool(parts) and all(re.search(rf"\b{re.escape(part)}", text) for part in parts)
 

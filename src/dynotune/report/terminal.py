@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import monotonic
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -25,6 +26,8 @@ VERDICT_STYLES = {
     None: "bold red",
 }
 
+LOG_EVERY_S = 60.0
+
 
 def comparison_table(comparison: Comparison) -> RenderableType:
     """Show the answer: verdict, interval, both arms side by side, what was void, and what to be wary of."""
@@ -40,8 +43,8 @@ def comparison_table(comparison: Comparison) -> RenderableType:
 class Progress:
     """Progress of a running comparison, on the console that it is given.
 
-    On a terminal the line of the run in progress is redrawn in place; elsewhere only finished lines are
-    written. A context manager: the line in progress is gone when it is left, by an error too.
+    On a terminal the line in progress is redrawn in place; elsewhere it is written once a minute. A context manager:
+    the line in progress is gone when it is left, by an error too.
     """
 
     def __init__(self, console: Console) -> None:
@@ -49,6 +52,8 @@ class Progress:
         self._status: Status | None = None
         # FORCE_COLOR, as in a log or a notebook, makes no terminal of what cannot be drawn over.
         self._is_live = console.is_terminal and (not console.stderr or console.file.isatty())
+        self._what, self._began_s = "", monotonic()
+        self._told_s = self._began_s
 
     def __enter__(self) -> Progress:
         return self
@@ -65,13 +70,19 @@ class Progress:
         self._console.print(Text.assemble(("warning: ", "yellow"), redaction.redacted(text)), soft_wrap=True)
 
     def running(self, what: str) -> None:
-        """Say what is in progress, in place of what was before."""
-        if not self._is_live:
-            return
-        if self._status is None:
-            self._status = self._console.status("", spinner_style="dim")
+        """Say what is in progress, in place of what was before; in a log once a minute."""
+        self._what = redaction.redacted(what)
+        if not self._is_live and monotonic() - self._told_s >= LOG_EVERY_S:
+            self._told_s = monotonic()
+            self._console.print(self, soft_wrap=True)
+        elif self._is_live and self._status is None:
+            self._status = self._console.status(self, spinner_style="dim")
             self._status.start()
-        self._status.update(Text(redaction.redacted(what), style="dim"))
+
+    def __rich__(self) -> Text:
+        """Return the line in progress: what runs now, and for how long all has run. A terminal draws it anew."""
+        minutes, seconds = divmod(int(monotonic() - self._began_s), 60)
+        return Text(f"{self._what} · {minutes}:{seconds:02}", style="dim")
 
     def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int, so_far: str = "") -> None:
         """Show that one run of a pair is in progress. `pair` counts from 1."""

@@ -72,6 +72,15 @@ def test_the_table_shows_values_default_effect_moment_and_source(capsys):
         assert shown in text
 
 
+def test_a_screen_shows_a_line_for_each_knob(capsys, monkeypatch):
+    monkeypatch.setattr("dynotune.report.catalogue.is_brief", lambda: True)
+    text = knobs(capsys)
+    assert WORKERS.doc in text
+    assert DOCS not in text
+    assert len(text.splitlines()) <= 6
+    assert DOCS in knobs(capsys, "cudnn.benchmark")
+
+
 def test_the_table_explains_the_words_it_uses_and_no_others(capsys):
     text = knobs(capsys)
     assert "numerics    results may differ by rounding" in text

@@ -114,6 +114,12 @@ def test_json_goes_to_a_file_and_nothing_to_standard_output(capsys, tmp_path):
     assert knob["id"] == "cudnn.benchmark"
 
 
+def test_a_word_is_found_however_it_joins_its_parts(capsys, monkeypatch):
+    monkeypatch.undo()
+    assert "arg.NAME" in knobs(capsys, "batch_size")
+    assert "loader.num_workers" in knobs(capsys, "num workers")
+
+
 def test_an_unknown_knob_is_a_usage_error(capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(["knobs", "loader.wrokers"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from importlib.resources import files
 
 import pytest
 
@@ -29,6 +31,12 @@ def test_every_finding_can_be_explained(id_):
 def test_the_settings_of_a_finding_exist(id_):
     for setting in explained(all_rules()[id_]).settings:
         parse(setting if "=" in setting else f"{setting}=1")
+
+
+def test_every_cause_in_a_trace_can_be_explained():
+    table = tomllib.loads((files("dynotune.trace.causes") / "ranking.toml").read_text())
+    for id_ in table["idle"] | table["work"]:
+        assert explain(id_).finding is not None, id_
 
 
 def test_a_finding_comes_with_what_people_believe_of_it():

@@ -82,7 +82,7 @@ def explain(word: str, claims: Sequence[Claim]) -> Explanation:
     if named:
         return Explanation(asked=word, claims=named)
     names = [*rules, *(name for claim in claims for name in [claim.id, *claim.about])]
-    raise UsageError(f"Nothing is known of {word!r} here.", hint=_nearest(word, names, speaking))
+    raise UsageError(f"No finding and no advice matches {word!r}.", hint=_nearest(word, names, speaking))
 
 
 def _speaks(rule: Rule, word: str) -> bool:

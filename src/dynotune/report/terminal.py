@@ -52,8 +52,7 @@ class Progress:
         self._status: Status | None = None
         # FORCE_COLOR, as in a log or a notebook, makes no terminal of what cannot be drawn over.
         self._is_live = console.is_terminal and (not console.stderr or console.file.isatty())
-        self._what, self._began_s = "", monotonic()
-        self._told_s = self._began_s
+        self._what, self._began_s, self._told_s = "", monotonic(), monotonic()
 
     def __enter__(self) -> Progress:
         return self

@@ -76,6 +76,12 @@ def test_void_pairs_are_listed_with_their_reasons(comparison):
     assert "void: pair 3: another process took 80% of the cores" in text
 
 
+def test_a_void_pair_shows_what_it_read_and_that_it_is_no_evidence(comparison):
+    voided = [Voided(3, "the machine swapped", Pair("baseline", 0.003, 0.002))]
+    text = text_of(comparison_table(comparison(voided=voided)))
+    assert "void: pair 3: the machine swapped (1.50×, not evidence)" in text
+
+
 def test_a_setting_without_a_witness_is_reported_as_unverified(comparison):
     readback = {
         "env.A": Readback("env.A", "1", Unknown("nothing reads it."), "", None),

@@ -112,7 +112,7 @@ class Progress:
     def voided(self, voided: Voided) -> None:
         """Show that a pair does not count, and why."""
         self._clear()
-        self._console.print(Text.assemble((f"pair {voided.pair:>2} void: ", "yellow"), voided.reason), soft_wrap=True)
+        self._console.print(_void(f"pair {voided.pair:>2} void: ", voided), soft_wrap=True)
 
     def _clear(self) -> None:
         if self._status is not None:
@@ -121,9 +121,8 @@ class Progress:
 
 
 def _headline(comparison: Comparison) -> RenderableType:
-    settings, against = words.settings(comparison.candidate_settings, separator=" "), "the command as it is"
-    if comparison.run.settings:
-        against = words.settings(comparison.run.settings, separator=" ")
+    settings, own = words.settings(comparison.candidate_settings, separator=" "), comparison.run.settings
+    against = words.settings(own, separator=" ") if own else "the command as it is"
     lines = [
         Text.assemble(("command   ", "dim"), words.command(comparison.run.command)),
         Text.assemble(("compared  ", "dim"), settings, (" against ", "dim"), against),
@@ -146,9 +145,8 @@ def _arms(comparison: Comparison) -> RenderableType:
     rows.add_row("blocks" if comparison.within else "pairs", "", "", num + void)
     for label, text in arms(comparison.baseline, comparison.candidate):
         # Within one run both arms have the same start.
-        if label == compared[0] or (comparison.within and words.UNKNOWN in text):
-            continue
-        rows.add_row(label, *text, "", style="dim")
+        if label != compared[0] and not (comparison.within and words.UNKNOWN in text):
+            rows.add_row(label, *text, "", style="dim")
     return rows
 
 
@@ -192,20 +190,23 @@ def _failure(comparison: Comparison, failed: FailedArm) -> RenderableType:
 
 def _notes(comparison: Comparison) -> RenderableType:
     lines = [Text(text, style="dim") for text in _measured(comparison)]
-    lines += [Text.assemble((f"void: pair {voided.pair}: ", "yellow"), voided.reason) for voided in comparison.voided]
+    lines += [_void(f"void: pair {voided.pair}: ", voided) for voided in comparison.voided]
     for change in comparison.set_by:
-        name, value = change.name, change.value
-        what = f"{name} removed" if value is None else str(Setting(f"env.{name}", value))
-        kept = ", held back" if change.kept else ""
+        removed, kept = f"{change.name} removed", ", held back" if change.kept else ""
+        what = removed if change.value is None else str(Setting(f"env.{change.name}", change.value))
         lines.append(Text.assemble(("set by the program: ", "dim"), f"{what} in {change.file}:{change.line}{kept}"))
     lines += [Text.assemble(("warning: ", "yellow"), text) for text in warnings(comparison)]
     return Group(*lines)
 
 
+def _void(label: str, voided: Voided) -> Text:
+    values = voided.values
+    ratio = "" if values is None else f" ({words.times(values.baseline_s / values.candidate_s)}, not evidence)"
+    return Text.assemble((label, "yellow"), voided.reason, (ratio, "dim"))
+
+
 def _measured(comparison: Comparison) -> list[str]:
-    lines = []
-    if comparison.step:
-        lines.append(f"A step is: {comparison.step}.")
+    lines = [f"A step is: {comparison.step}."] if comparison.step else []
     if comparison.within and comparison.pairs:
         lines.append(
             f"One run compared both arms, switched on and off in blocks: {comparison.stretch_steps} steps with the "

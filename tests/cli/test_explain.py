@@ -38,3 +38,7 @@ def test_json_is_one_document_with_its_schema(capsys):
 def test_an_unknown_word_is_a_usage_error_that_offers_the_nearest(capsys):
     _, err = explains(capsys, "loader-bond", exit_code=2)
     assert "loader-bound" in err
+
+
+def test_words_need_no_quotes(capsys):
+    assert explains(capsys, "gpu", "utilization") == explains(capsys, "gpu utilization")

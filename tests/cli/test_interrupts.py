@@ -88,6 +88,7 @@ def test_the_second_measuring_dynotune_waits_and_says_for_whom(user, measuring):
     with user.start("compare", "env.A=1", "--run-dir", str(user.runs), "--", PYTHON, "train.py") as process:
         line = process.stderr.readline()
         assert line.startswith(f"Waiting: another dynotune (process {measuring.pid})")
+        assert "compare env.A=1" in line
         assert "--no-lock" in line
         measuring.send_signal(signal.SIGINT)
         process.communicate(timeout=DEADLINE_S)

@@ -72,6 +72,15 @@ def test_the_table_shows_values_default_effect_moment_and_source(capsys):
         assert shown in text
 
 
+def test_a_screen_shows_a_line_for_each_knob(capsys, monkeypatch):
+    monkeypatch.setattr("dynotune.report.catalogue.is_brief", lambda: True)
+    text = knobs(capsys)
+    assert WORKERS.doc in text
+    assert DOCS not in text
+    assert len(text.splitlines()) <= 6
+    assert DOCS in knobs(capsys, "cudnn.benchmark")
+
+
 def test_the_table_explains_the_words_it_uses_and_no_others(capsys):
     text = knobs(capsys)
     assert "numerics    results may differ by rounding" in text
@@ -103,6 +112,12 @@ def test_json_goes_to_a_file_and_nothing_to_standard_output(capsys, tmp_path):
     assert knobs(capsys, "cudnn.benchmark", "--json", str(file)) == ""
     (knob,) = json.loads(file.read_text())["knobs"]
     assert knob["id"] == "cudnn.benchmark"
+
+
+def test_a_word_is_found_however_it_joins_its_parts(capsys, monkeypatch):
+    monkeypatch.undo()
+    assert "arg.NAME" in knobs(capsys, "batch_size")
+    assert "loader.num_workers" in knobs(capsys, "num workers")
 
 
 def test_an_unknown_knob_is_a_usage_error(capsys):

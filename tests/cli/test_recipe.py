@@ -315,8 +315,9 @@ def test_a_strict_run_goes_on_where_everything_is_as_it_was(user, monkeypatch, c
     _check_proved(recipes.read(path), path, facts, ["python3", "/x/train.py", "--batch", "32"], strict=True)
     assert capsys.readouterr().err == ""
     path.write_text((RECIPE + whole).replace('workers" = 4', 'workers" = 8'))
-    with pytest.raises(DynotuneError, match="num_workers=8 is unproved"):
+    with pytest.raises(DynotuneError, match="num_workers=8 is unproved") as refused:
         _check_proved(recipes.read(path), path, facts, ["python", "train.py", "--batch", "32"], strict=True)
+    assert f"dynotune recipe verify {path} -- python train.py --batch 32;" in refused.value.hint
 
 
 def test_strict_without_a_recipe_is_refused(user):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from importlib.resources import files
 
 import pytest
 
@@ -29,6 +31,12 @@ def test_every_finding_can_be_explained(id_):
 def test_the_settings_of_a_finding_exist(id_):
     for setting in explained(all_rules()[id_]).settings:
         parse(setting if "=" in setting else f"{setting}=1")
+
+
+def test_every_cause_in_a_trace_can_be_explained():
+    table = tomllib.loads((files("dynotune.trace.causes") / "ranking.toml").read_text())
+    for id_ in table["idle"] | table["work"]:
+        assert explain(id_).finding is not None, id_
 
 
 def test_a_finding_comes_with_what_people_believe_of_it():
@@ -70,12 +78,23 @@ def test_a_word_that_is_near_nothing_is_sent_to_the_list():
 
 @pytest.mark.parametrize(
     ("word", "finding"),
-    [("container", "cgroup-cpu-quota"), ("DDP", "ddp-find-unused-on"), ("jitter", "gc-jitter")],
+    [
+        ("container", "cgroup-cpu-quota"),
+        ("DDP", "ddp-find-unused-on"),
+        ("jitter", "gc-jitter"),
+        ("OOM", "alloc-retries"),
+    ],
 )
 def test_a_word_that_a_finding_speaks_of_leads_to_it(word, finding):
     with pytest.raises(UsageError) as refused:
         explain(word)
     assert finding in refused.value.hint, refused.value.hint
+
+
+def test_a_question_in_which_a_claim_is_named_is_answered_by_that_claim():
+    for question in ("low gpu utilization", "is PREEMPT_RT faster"):
+        word = question.split(maxsplit=1)[1].removesuffix(" faster")
+        assert [each.id for each in explain(question).claims] == [each.id for each in explain(word).claims]
 
 
 def test_ids_that_claims_bear_on_are_spelled_as_ids_are():

@@ -159,7 +159,7 @@ def test_jitter_stands_apart():
     text = text_of(diagnosis(findings=[uneven, WORKERS]))
     assert text.index("num-workers-zero") < text.index("Jitter") < text.index("gc-jitter")
     slow = msgspec.structs.replace(TIMING, slow=[SlowStep(index=3, step_s=0.09, wait_s=0.0)])
-    assert "the slowest step took 90 ms, a usual one 22 ms" in single_spaced(text_of(diagnosis(steps=slow)))
+    assert "the slowest step took 90 ms, a typical step 22 ms" in single_spaced(text_of(diagnosis(steps=slow)))
 
 
 def test_what_is_not_known_is_folded_by_its_reason_and_cut_at_ten():

@@ -76,6 +76,12 @@ def test_void_pairs_are_listed_with_their_reasons(comparison):
     assert "void: pair 3: another process took 80% of the cores" in text
 
 
+def test_a_void_pair_shows_what_it_read_and_that_it_is_no_evidence(comparison):
+    voided = [Voided(3, "the machine swapped", Pair("baseline", 0.003, 0.002))]
+    text = text_of(comparison_table(comparison(voided=voided)))
+    assert "void: pair 3: the machine swapped (1.50×, not evidence)" in text
+
+
 def test_a_setting_without_a_witness_is_reported_as_unverified(comparison):
     readback = {
         "env.A": Readback("env.A", "1", Unknown("nothing reads it."), "", None),
@@ -130,6 +136,27 @@ def test_progress_writes_a_line_a_pair():
         "pair  2 void: the machine swapped",
         "warning: Only 2 cores.",
     ]
+
+
+def test_a_log_is_told_once_a_minute_what_is_in_progress(monkeypatch):
+    now_s = 100.0
+    monkeypatch.setattr("dynotune.report.terminal.monotonic", lambda: now_s)
+    progress, file = progress_on(terminal=False)
+    with progress:
+        for took_s, what in ((1.0, "pair 1"), (61.0, "pair 2"), (90.0, "pair 3"), (130.0, "pair 4")):
+            now_s = 100.0 + took_s
+            progress.running(what)
+    assert file.getvalue().splitlines() == ["pair 2 · 1:01", "pair 4 · 2:10"]
+
+
+def test_on_a_terminal_the_line_in_progress_says_how_long_it_has_taken(monkeypatch):
+    now_s = 100.0
+    monkeypatch.setattr("dynotune.report.terminal.monotonic", lambda: now_s)
+    progress, file = progress_on(terminal=True)
+    with progress:
+        now_s = 172.0
+        progress.running("the command, plain")
+    assert "the command, plain · 1:12" in file.getvalue()
 
 
 def test_progress_on_a_terminal_gives_the_cursor_back_after_an_error():

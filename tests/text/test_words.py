@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dynotune.schema.attribution import Predicted
+from dynotune.schema.comparison import MOST_PAIRS
 from dynotune.text import words
 
 RATIOS = st.floats(min_value=0, exclude_min=True, allow_infinity=True)
@@ -31,6 +32,12 @@ def test_a_small_effect_is_said_in_percent(comparison):
 def test_an_undecided_comparison_says_how_many_pairs_a_new_one_would_need(comparison):
     undecided = comparison(verdict="undecided", num_pairs=12, num_pairs_to_settle=20)
     assert words.verdict(undecided) == "undecided: 20 pairs would likely settle it"
+
+
+def test_pairs_that_nobody_may_ask_for_are_not_advised(comparison):
+    undecided = comparison(verdict="undecided", num_pairs=12, num_pairs_to_settle=MOST_PAIRS + 1)
+    told = "undecided: it would take 49 pairs, more than 48; lengthen runs: --steps"
+    assert words.verdict(undecided) == told
 
 
 @pytest.mark.parametrize(

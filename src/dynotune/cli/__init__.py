@@ -96,11 +96,8 @@ def _of_the_parser(error: Any, ours: Sequence[str]) -> UsageError | None:
     if not hasattr(error, "format_message"):
         return None
     what = error.format_message().removesuffix(".") or "Something is missing"
-    path = (
-        error.ctx.command_path
-        if error.ctx
-        else " ".join(["dynotune", *(word for word in ours[:1] if word in COMMANDS)])
-    )
+    named = " ".join(["dynotune", *(word for word in ours[:1] if word in COMMANDS)])
+    path = error.ctx.command_path if error.ctx else named
     return UsageError(what if what.endswith(("?", ")")) else f"{what}.", hint=f"{path} --help shows what there is.")
 
 
@@ -151,12 +148,8 @@ def _complete(typed: Sequence[str]) -> NoReturn:
 def _parser(ours: Sequence[str]) -> Any:
     """Return the command line's parser. Only the subcommand in `ours` is imported; the others are only named."""
     asked = next((argument for argument in ours if not argument.startswith("-")), None)
-    app = typer.Typer(
-        rich_markup_mode="rich",
-        epilog=EPILOG,
-        name="dynotune",
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    settings = {"help_option_names": ["-h", "--help"]}
+    app = typer.Typer(rich_markup_mode="rich", epilog=EPILOG, name="dynotune", context_settings=settings)
     app.callback(help=HELP)(_options)
     for name, summary in COMMANDS.items():
         function: Callable[..., Any] = _named_only
@@ -177,13 +170,15 @@ def _parser(ours: Sequence[str]) -> Any:
 
 
 def _without_types(command: Any, above: Any = None) -> Any:
-    """Remove the type of flags from the help of `command` and its subcommands: `<bool>` tells the reader nothing."""
+    """Remove the types of flags and arguments from the help of `command` and its subcommands: types tell the reader nothing."""
     context = command.context_class(command, parent=above, **command.context_settings)
     for sub in getattr(command, "commands", {}).values():
         _without_types(sub, context)
     for param in (*command.params, command.get_help_option(context)):
         if getattr(param, "is_flag", False):
             param.metavar = ""
+        if param.param_type_name == "argument":
+            param.display_type_rich = lambda ctx: None
     return command
 
 

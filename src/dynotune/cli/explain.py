@@ -10,14 +10,14 @@ from dynotune.cli.options import Json, check_json
 
 def explain(
     id: Annotated[
-        str | None,
-        typer.Argument(metavar="ID", help="A finding, claim or word.", autocompletion=completion.explained),
+        list[str] | None,
+        typer.Argument(metavar="ID", help="A finding, claim or words.", autocompletion=completion.explained),
     ] = None,
     json: Json = None,
 ) -> None:
     check_json(json)
-    if id is not None:
-        show(id, json)
+    if id:
+        show(" ".join(id), json)
         return
     from dynotune.doctor import all_rules
 

@@ -27,10 +27,10 @@ def knobs(
     chosen = tuple(catalogue.all_knobs())
     if id is not None:
         id = f"env.{id}" if re.fullmatch(r"[A-Z][A-Z0-9]*_[A-Z0-9_]+", id) else id
-        word = id.lower()
-        spoken_of = tuple(knob for knob in chosen if word in f"{knob.id} {knob.doc} {knob.values}".lower())
-        is_one = any(knob.id == id for knob in chosen) or not spoken_of
-        chosen = (catalogue.get(id),) if is_one else spoken_of
+        word = id.lower().replace("_", " ")
+        texts = {knob.id: f"{knob.id} {knob.doc} {knob.values}".lower().replace("_", " ") for knob in chosen}
+        spoken_of = tuple(knob for knob in chosen if word in texts[knob.id])
+        chosen = spoken_of if spoken_of and id not in texts else (catalogue.get(id),)
     if json is not None:
         names = [name for name in chosen[0].__struct_fields__ if name != "applies"]
         fields = [{name: msgspec.to_builtins(getattr(knob, name)) for name in names} for knob in chosen]

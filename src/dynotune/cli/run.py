@@ -189,14 +189,16 @@ def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, str
 def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], *, strict: bool) -> None:
     """Print how this machine or command differs from the recipe's. Raises CannotRunHere: if `strict`, and it does."""
     from dynotune.recipes import checking
+    from dynotune.text import words
 
     said = [str(differs) for differs in checking.differences(recipe, facts, command, strict=strict)]
     if strict or recipe.proof:
         said += checking.unproved(recipe)
     if strict and said:
+        verify = words.command(["dynotune", "recipe", "verify", str(path), "--", *command])
         raise CannotRunHere(
             f"{path} was not proved as it would be run: {'; '.join(said)}.",
-            hint="Prove it here: dynotune recipe verify FILE -- COMMAND; or leave --strict out to apply it anyway.",
+            hint=f"Prove it here: {verify}; or leave --strict out to apply it anyway.",
         )
     for text in said:
         say(f"{path}: {text}")

@@ -45,7 +45,7 @@ def window_within(record: Record, request: RunSpec) -> TimeWindow:
         fewer = ", or ask for fewer steps with --steps" if num_steps > FEWEST_STEPS else ""
         raise TooFewSteps(
             f"The command makes {num} steps and ends: too few to time {num_steps} after {first} of warm-up.",
-            hint=f"Let it run longer (more epochs, more data){fewer}.",
+            hint=f"Let it make at least {first + num_steps + 1} steps (more epochs, more data){fewer}.",
         )
     return TimeWindow(at_step=min(wanted, num - num_steps - 1), num_steps=num_steps)
 

@@ -17,13 +17,14 @@ SHORTEST_PART = 4
 
 
 def by_name(word: str, claims: Iterable[Claim]) -> list[Claim]:
-    """Return the claims with `word` as a whole name; if there are none, those with `word` as part of a name."""
-    plain = _plain(word)
+    """Return the claims that `word` names; if there are none, claims that `word` names in part, or asks about."""
+    plain, is_question = _plain(word), " " in word.strip()
     names = [(claim, {_plain(name) for name in [claim.id, *claim.about]}) for claim in claims]
     exact = [claim for claim, own in names if plain in own]
     if exact or len(plain) < SHORTEST_PART:
         return exact
-    return [claim for claim, own in names if any(plain in name for name in own)]
+    long = [(claim, {name for name in own if len(name) >= SHORTEST_PART}) for claim, own in names]
+    return [claim for claim, own in long if any(plain in name or (is_question and name in plain) for name in own)]
 
 
 def seen_here(view: ObservationView, claims: Iterable[Claim], finding_ids: Collection[str] = ()) -> Iterator[Claim]:
@@ -81,12 +82,12 @@ def explain(word: str, claims: Sequence[Claim]) -> Explanation:
     if named:
         return Explanation(asked=word, claims=named)
     names = [*rules, *(name for claim in claims for name in [claim.id, *claim.about])]
-    raise UsageError(f"Nothing is known of {word!r} here.", hint=_nearest(word, names, speaking))
+    raise UsageError(f"No finding and no advice matches {word!r}.", hint=_nearest(word, names, speaking))
 
 
 def _speaks(rule: Rule, word: str) -> bool:
     """Tell whether the rule's texts contain each part of `word`, as a whole word or the beginning of a word."""
-    parts = re.findall(r"\w+", word.lower().replace("_", " "))
+    parts = re.findall(r"\w+", re.sub(r"\boom\b", "out of memory", word.lower().replace("_", " ")))
     text = f"{rule.id} {rule.title} {rule.sees} {rule.costs}".lower()
     return bool(parts) and all(re.search(rf"\b{re.escape(part)}", text) for part in parts)
 

@@ -7,22 +7,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from dynotune.report import layout
-from dynotune.schema.knob import (
-    AllocConf,
-    Argument,
-    Attr,
-    Call,
-    Constructor,
-    Env,
-    Interpreter,
-    Knob,
-    Library,
-    Method,
-    Module,
-    Preload,
-    Revision,
-    Site,
-)
+from dynotune.report.loudness import is_brief
+from dynotune.schema import knob as sites
+from dynotune.schema.knob import Knob
 from dynotune.schema.recipe import EFFECTS
 
 MOMENTS = {
@@ -42,16 +29,14 @@ def table(knobs: Sequence[Knob]) -> RenderableType:
         before, family = family, knob.id.partition(".")[0]
         if before not in ("", family):
             rows.add_row()
-        rows.add_row(
-            Text.assemble(
-                (knob.id, "bold"), "\n  ", (knob.effect, EFFECT_STYLES[knob.effect]), (f", {knob.when}", "dim")
-            ),
-            Text.assemble(
-                knob.doc,
-                (f"\nValues: {values(knob)}. Default: {knob.default.rstrip('.')}.", "dim"),
-                (f"\n{knob.source}", "dim"),
-            ),
-        )
+        if is_brief():
+            rows.add_row(Text(knob.id, "bold"), knob.doc.partition(". ")[0].rstrip(".") + ".")
+            continue
+        default = f"\nValues: {values(knob)}. Default: {knob.default.rstrip('.')}.\n{knob.source}"
+        effect = (knob.effect, EFFECT_STYLES[knob.effect]), (f", {knob.when}", "dim")
+        rows.add_row(Text.assemble((knob.id, "bold"), "\n  ", *effect), Text.assemble(knob.doc, (default, "dim")))
+    if is_brief():
+        return Group(rows, Text("\ndynotune knobs ID explains one; --verbose shows values and sources.", "dim"))
     effects = sorted({knob.effect for knob in knobs}, key=list(EFFECTS).index)
     moments = sorted({knob.when for knob in knobs}, key=list(MOMENTS).index)
     legend = Text("\n")
@@ -97,29 +82,29 @@ def values(knob: Knob) -> str:
     return kind if knob.minimum is None else f"{kind}, {knob.minimum:g} or more"
 
 
-def place(site: Site) -> str:
+def place(site: sites.Site) -> str:
     match site:
-        case Env(name):
+        case sites.Env(name):
             return f"the environment variable {name}"
-        case AllocConf(key):
+        case sites.AllocConf(key):
             return f"{key} in PYTORCH_ALLOC_CONF"
-        case Preload(libraries):
+        case sites.Preload(libraries):
             return f"LD_PRELOAD ({', '.join(libraries)})"
-        case Attr(path):
+        case sites.Attr(path):
             return path
-        case Call(setter, _):
+        case sites.Call(setter, _):
             return f"{setter}()"
-        case Constructor(targets, argument) | Method(targets, argument):
+        case sites.Constructor(targets, argument) | sites.Method(targets, argument):
             return f"{argument}= of {', '.join(targets)}"
-        case Module(action):
+        case sites.Module(action):
             return f"the outermost module, before its first call ({action})"
-        case Library(action):
+        case sites.Library(action):
             return f"libraries that the program imports ({action})"
-        case Argument(name):
+        case sites.Argument(name):
             return f"the command, in place of {{{name}}}"
-        case Revision():
+        case sites.Revision():
             return "the command's view of its repository"
-        case Interpreter():
+        case sites.Interpreter():
             return "the command's first word"
 
 

@@ -24,7 +24,7 @@ NUM_IN_BRIEF = 3
 """Further findings that a screen has room for, a line each."""
 LONGEST_REASON = 120
 SEVERITY_STYLES: dict[Severity, str] = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
-UPPER_BOUNDS = "each bound on its own: they overlap, and compare proves what is gained"
+UPPER_BOUNDS = "upper bounds that overlap and do not add up; compare proves the gain"
 
 
 def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
@@ -161,7 +161,7 @@ def jitter_in_words(diagnosis: Diagnosis) -> str:
     if all("work" in step.causes for step in steps.slow):
         return ""  # a finding of its own says what they do more
     longest, usual = words.duration(steps.longest_step_s), words.duration(steps.typical_step_s or steps.median_step_s)
-    return f"the slowest step took {longest}, a usual one {usual}; nothing seen explains it"
+    return f"the slowest step took {longest}, a typical step {usual}; the cause is not known"
 
 
 def _not_known(unknown: Sequence[NotKnown]) -> list[RenderableType]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import monotonic
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -25,6 +26,8 @@ VERDICT_STYLES = {
     None: "bold red",
 }
 
+LOG_EVERY_S = 60.0
+
 
 def comparison_table(comparison: Comparison) -> RenderableType:
     """Show the answer: verdict, interval, both arms side by side, void pairs, and warnings."""
@@ -40,7 +43,7 @@ def comparison_table(comparison: Comparison) -> RenderableType:
 class Progress:
     """Show the progress of a running comparison on the given console.
 
-    On a terminal the line of the run in progress is redrawn in place; elsewhere only finished lines are written. As a
+    On a terminal the line of the run in progress is redrawn in place; elsewhere it is written once a minute. As a
     context manager: on exit, also after an error, the line in progress is erased.
     """
 
@@ -49,6 +52,7 @@ class Progress:
         self._status: Status | None = None
         # FORCE_COLOR, as in a log or a notebook, makes no terminal of what cannot be drawn over.
         self._is_live = console.is_terminal and (not console.stderr or console.file.isatty())
+        self._what, self._began_s, self._told_s = "", monotonic(), monotonic()
 
     def __enter__(self) -> Progress:
         return self
@@ -65,13 +69,19 @@ class Progress:
         self._console.print(Text.assemble(("warning: ", "yellow"), redaction.redacted(text)), soft_wrap=True)
 
     def running(self, what: str) -> None:
-        """Show what is in progress, in place of the previous text."""
-        if not self._is_live:
-            return
-        if self._status is None:
-            self._status = self._console.status("", spinner_style="dim")
+        """Show what is in progress, in place of the previous text; in a log once a minute."""
+        self._what = redaction.redacted(what)
+        if not self._is_live and monotonic() - self._told_s >= LOG_EVERY_S:
+            self._told_s = monotonic()
+            self._console.print(self, soft_wrap=True)
+        elif self._is_live and self._status is None:
+            self._status = self._console.status(self, spinner_style="dim")
             self._status.start()
-        self._status.update(Text(redaction.redacted(what), style="dim"))
+
+    def __rich__(self) -> Text:
+        """Return the line in progress: what runs now, and for how long all has run. A terminal draws it anew."""
+        minutes, seconds = divmod(int(monotonic() - self._began_s), 60)
+        return Text(f"{self._what} · {minutes}:{seconds:02}", style="dim")
 
     def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int, so_far: str = "") -> None:
         """Show that one run of a pair is in progress. `pair` counts from 1."""
@@ -102,7 +112,7 @@ class Progress:
     def voided(self, voided: Voided) -> None:
         """Show that a pair does not count, and why."""
         self._clear()
-        self._console.print(Text.assemble((f"pair {voided.pair:>2} void: ", "yellow"), voided.reason), soft_wrap=True)
+        self._console.print(_void(f"pair {voided.pair:>2} void: ", voided), soft_wrap=True)
 
     def _clear(self) -> None:
         if self._status is not None:
@@ -111,9 +121,8 @@ class Progress:
 
 
 def _headline(comparison: Comparison) -> RenderableType:
-    settings, against = words.settings(comparison.candidate_settings, separator=" "), "the command as it is"
-    if comparison.run.settings:
-        against = words.settings(comparison.run.settings, separator=" ")
+    settings, own = words.settings(comparison.candidate_settings, separator=" "), comparison.run.settings
+    against = words.settings(own, separator=" ") if own else "the command as it is"
     lines = [
         Text.assemble(("command   ", "dim"), words.command(comparison.run.command)),
         Text.assemble(("compared  ", "dim"), settings, (" against ", "dim"), against),
@@ -136,9 +145,8 @@ def _arms(comparison: Comparison) -> RenderableType:
     rows.add_row("blocks" if comparison.within else "pairs", "", "", num + void)
     for label, text in arms(comparison.baseline, comparison.candidate):
         # Within one run both arms have the same start.
-        if label == compared[0] or (comparison.within and words.UNKNOWN in text):
-            continue
-        rows.add_row(label, *text, "", style="dim")
+        if label != compared[0] and not (comparison.within and words.UNKNOWN in text):
+            rows.add_row(label, *text, "", style="dim")
     return rows
 
 
@@ -182,20 +190,23 @@ def _failure(comparison: Comparison, failed: FailedArm) -> RenderableType:
 
 def _notes(comparison: Comparison) -> RenderableType:
     lines = [Text(text, style="dim") for text in _measured(comparison)]
-    lines += [Text.assemble((f"void: pair {voided.pair}: ", "yellow"), voided.reason) for voided in comparison.voided]
+    lines += [_void(f"void: pair {voided.pair}: ", voided) for voided in comparison.voided]
     for change in comparison.set_by:
-        name, value = change.name, change.value
-        what = f"{name} removed" if value is None else str(Setting(f"env.{name}", value))
-        kept = ", held back" if change.kept else ""
+        removed, kept = f"{change.name} removed", ", held back" if change.kept else ""
+        what = removed if change.value is None else str(Setting(f"env.{change.name}", change.value))
         lines.append(Text.assemble(("set by the program: ", "dim"), f"{what} in {change.file}:{change.line}{kept}"))
     lines += [Text.assemble(("warning: ", "yellow"), text) for text in warnings(comparison)]
     return Group(*lines)
 
 
+def _void(label: str, voided: Voided) -> Text:
+    values = voided.values
+    ratio = "" if values is None else f" ({words.times(values.baseline_s / values.candidate_s)}, not evidence)"
+    return Text.assemble((label, "yellow"), voided.reason, (ratio, "dim"))
+
+
 def _measured(comparison: Comparison) -> list[str]:
-    lines = []
-    if comparison.step:
-        lines.append(f"A step is: {comparison.step}.")
+    lines = [f"A step is: {comparison.step}."] if comparison.step else []
     if comparison.within and comparison.pairs:
         lines.append(
             f"One run compared both arms, switched on and off in blocks: {comparison.stretch_steps} steps with the "

@@ -245,7 +245,7 @@ class _Attempt:
 
     def _diagnose(self, live: LiveDiagnosis) -> None:
         budget_s = self.study.budget_s
-        self._watcher.say(f"Budget: {long_time(budget_s)}. First, the diagnosis: what holds the command up.")
+        self._watcher.say(f"Budget: {long_time(budget_s)}. First: diagnosing the bottleneck.")
         began_s = time.monotonic()
         try:
             observation, file = live.observe()

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 
 from dynotune.schema.attribution import Predicted
-from dynotune.schema.comparison import Comparison
+from dynotune.schema.comparison import MOST_PAIRS, Comparison
 from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 
@@ -42,6 +42,8 @@ def verdict(comparison: Comparison) -> str:
         case "undecided":
             # Pairs of a new comparison: extending this one would break its error rate.
             num_pairs = comparison.num_pairs_to_settle
+            if num_pairs is not None and num_pairs > MOST_PAIRS:
+                return f"undecided: it would take {num_pairs} pairs, more than {MOST_PAIRS}; lengthen runs: --steps"
             return "undecided" if num_pairs is None else f"undecided: {num_pairs} pairs would likely settle it"
         case None:
             return "no verdict"

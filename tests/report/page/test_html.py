@@ -313,7 +313,7 @@ def test_a_diagnosis_begins_with_what_limits_the_program_and_each_finding_with_o
         "batches drawn: 1 a step, 14 ms each",
         "low cpu-governor-powersave",
         "sudo cpupower frequency-set",
-        "the slowest step took 90 ms, a usual one 22 ms",
+        "the slowest step took 90 ms, a typical step 22 ms",
         "Part of a step",
         "No change of the loader can gain more than 61% of a step.",
         "4 workers 4 ms 10 ms 9 ms of 16 cores",

@@ -59,6 +59,10 @@ def section(text: str, heading: str) -> list[str]:
     return below[: below.index("")] if "" in below else below
 
 
+def test_causes_end_with_how_to_learn_more_of_one():
+    assert "dynotune explain CAUSE" in report(summary())
+
+
 def test_it_begins_with_what_was_read_and_the_verdict():
     lines = report(summary()).splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["trace", "recorded", "window", "verdict"]

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from dynotune import __version__, knobs, probe
 from dynotune.launch import measuring, sweep
 from dynotune.launch.process import revision, variants
@@ -132,8 +134,11 @@ def machine_lock(run: RunSpec, watcher: Watcher) -> Iterator[None]:
     """
 
     def waits(pid: int | None) -> None:
-        who = f"another dynotune (process {pid})" if pid else "another dynotune"
-        watcher.say(f"Waiting: {who} is measuring on the same cores or GPU. --no-lock does not wait.")
+        who, what = f"another dynotune (process {pid})" if pid else "another dynotune", ""
+        with contextlib.suppress(psutil.Error):
+            what = f": {words.plain(words.command(psutil.Process(pid).cmdline()[1:]), longest=120)}" if pid else ""
+        watcher.say(f"Waiting: {who} is measuring on the same cores or GPU{what}. --no-lock does not wait.")
+        watcher.running("waiting for the other dynotune")
 
     _sweep(watcher)
     if not run.lock:

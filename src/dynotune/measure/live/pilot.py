@@ -326,7 +326,7 @@ def _refuse_too_few(run: RunSpec, most: int, warmup: int, *, is_cut_off: bool) -
         return
     raise CannotRunHere(
         f"The command ends after {most} steps: too few to time {wanted} after {warmup} of warm-up.",
-        hint="Let it run longer (more epochs, more data), or ask for fewer steps with --warmup and --steps."
+        hint=f"Let it run longer, {warmup + wanted} steps at least, or ask for fewer with --warmup and --steps."
         + is_cut_off * " If it leaves its work in the background and ends, give the command that does the work.",
     )
 

@@ -28,8 +28,7 @@ class StartProgress(Progress):
 
     def voided_block(self, voided: VoidBlock) -> None:
         self._clear()
-        why = Text.assemble((f"block {voided.block:>2} void: ", "yellow"), voided.reason)
-        self._console.print(why, soft_wrap=True)
+        self._console.print(Text.assemble((f"block {voided.block:>2} void: ", "yellow"), voided.reason), soft_wrap=True)
 
 
 def startup_report(startup: Startup) -> RenderableType:

@@ -66,7 +66,7 @@ def stats(study: Study) -> Iterator[tuple[str, str]]:
     if None not in steps_s:
         yield "A step", arrow(*(words.duration(step_s, column=True) for step_s in steps_s))
     if study.break_even is not None:
-        yield "A later start is paid for", pays_off(study)
+        yield "The slower start breaks even", pays_off(study)
     if study.base_recipe is not None:
         yield "Began from", f"{study.base_recipe.file}: {' '.join(map(str, study.run.settings))}"
     num = len(study.trials)
@@ -97,12 +97,12 @@ def _sat_s(attempt: Attempt) -> float:
 
 
 def pays_off(study: Study) -> str:
-    """Return after how many steps a recipe makes up for its longer start."""
+    """Return the number of steps after which a recipe with a slower start has saved the time that its start lost."""
     if study.break_even is None:
         return words.UNKNOWN
     later_s = study.break_even.start_s - study.break_even.baseline_start_s
     if later_s <= 0:
-        return "at once: it starts no later"
+        return "at once: the start is not slower"
     if study.break_even.after_steps is None:
         return f"never: it starts {words.duration(later_s)} later"
     steps = study.break_even.after_steps

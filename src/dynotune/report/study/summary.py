@@ -83,7 +83,7 @@ def _recipe(study: Study) -> Iterator[RenderableType]:
     detail = "each with and without it, in the whole" if any(worth.values()) else ""
     yield Group(title("Recipe", detail), grid)
     if study.break_even is not None and study.break_even.start_s > study.break_even.baseline_start_s:
-        yield Text(f"The later start is paid for {pays_off(study)}.", style="dim")
+        yield Text(f"The slower start breaks even {pays_off(study)}.", style="dim")
 
 
 def _steps(before: Diagnosis | Unknown, after: Diagnosis | Unknown) -> Iterator[RenderableType]:

@@ -29,7 +29,7 @@ from dynotune.text import words
 
 # The rest is in the JSON.
 NUM_EVIDENCE, LONGEST_EVIDENCE = 6, 160
-NEXT = "What a remedy is worth: dynotune compare SETTING -- COMMAND; dynotune knobs lists settings."
+NEXT = "More: dynotune explain CAUSE. What a remedy is worth: dynotune compare SETTING -- COMMAND."
 T = TypeVar("T")
 _total = attrgetter("total_s")
 ALIGNED = {

@@ -170,7 +170,7 @@ def _parser(ours: Sequence[str]) -> Any:
 
 
 def _without_types(command: Any, above: Any = None) -> Any:
-    """Remove the types of flags and arguments from the help of `command` and its subcommands: types tell the reader nothing."""
+    """Remove the types of flags and arguments from the help of `command` and its subcommands: they tell nothing."""
     context = command.context_class(command, parent=above, **command.context_settings)
     for sub in getattr(command, "commands", {}).values():
         _without_types(sub, context)

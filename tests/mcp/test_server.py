@@ -69,7 +69,7 @@ def test_what_runs_nothing_answers_at_once_and_within_its_bound(project):
     assert all(len(json.dumps(answer.structured_content)) < FEW_TOKENS for answer in answers)
     assert [answer.structured_content["state"] for answer in answers] == ["done", "done", "done", "failed"]
     assert "workers" in answers[2].structured_content["report"]
-    assert "Nothing is known" in answers[3].structured_content["report"]
+    assert "No finding and no advice matches" in answers[3].structured_content["report"]
 
 
 def test_a_diagnosis_is_a_job_that_outlives_the_question_and_the_server(project):

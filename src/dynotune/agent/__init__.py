@@ -1,4 +1,4 @@
-"""Run inside the user's process: apply settings, find the step, time the window, write the record.
+"""Run inside the user's process: apply settings, find the training step, time a window of steps, write the record.
 
 The agent uses the standard library only, torch after the program has imported it, and nothing of dynotune's other
 rooms. `bootstrap/sitecustomize.py` loads the agent under the name `_dynotune_agent`, whatever the user's environment

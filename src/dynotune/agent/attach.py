@@ -227,8 +227,7 @@ class Agent:
     # After a step has been found or has ended
 
     def _search_again(self) -> bool:
-        """Tell whether to search for another kind of step; not while a task runs, because the task's step must not
-        change."""
+        """Tell whether to search for another kind of step; not during a task, whose step must not change."""
         if self._tasks.has_begun:
             return False
         if self._program.roots is not None:
@@ -264,8 +263,7 @@ class Agent:
             roots.watch_only(self._needed, self._steps.cover_of_anchor)
 
     def _new_events(self) -> int:
-        """Return a step's flags for events since this function's last call: compilations, new device memory, garbage
-        collections.
+        """Return a step's flags for events since the last call: compilations, new device memory, garbage collections.
 
         Allocations are read at most once in two milliseconds, because reading takes 20 µs. A step with an allocation is
         longer than others, so the read mostly follows that step. Traced steps are not checked, because the trace would

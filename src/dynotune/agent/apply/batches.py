@@ -77,8 +77,7 @@ class BatchesSite(Site):
 
 
 def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
-    """Yield each index of the sampler once; the sampler's last samples, of any length, form a smaller batch at the
-    end."""
+    """Yield each index of the sampler once; the sampler's last samples, of any length, form a smaller last batch."""
     size, indices = batches.batch_size, iter(batches.sampler)
     rest: list[int] = []
     for number in count():

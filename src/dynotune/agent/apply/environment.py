@@ -131,8 +131,7 @@ def _with_secret(setting: Planned) -> Planned:
 
 
 class AllocatorSite(EnvironmentSite):
-    """Apply `alloc.*`: each setting is one key of the allocator's configuration, an environment variable with two
-    names."""
+    """Apply `alloc.*`: each setting is a key in the allocator's environment variable, which has two names."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         Site.__init__(self, planned, event)
@@ -239,8 +238,7 @@ def _compile_threads() -> tuple[str, str] | None:
 
 
 def _module_loading() -> tuple[str, str] | None:
-    """Ask the CUDA driver how it loads modules, but only after torch has started CUDA: the question itself must not
-    start CUDA."""
+    """Ask the CUDA driver how it loads modules, after torch has started CUDA: the question must not start CUDA."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None

@@ -36,8 +36,7 @@ def write(torch: Any, site: dict[str, Any], value: Any) -> None:
 
 
 class GlobalSite(Site):
-    """Set global values once after the import of torch, and set a value again whenever the program has changed that
-    value."""
+    """Set global values once after the import of torch, and set a value again when the program has changed it."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -88,8 +87,7 @@ class GlobalSite(Site):
         return answer(setting, found, witness, found == setting["value"], detail)
 
     def _make_final(self, setting: Planned) -> None:
-        """Set the value once and make the program's own call of the setter do nothing, because torch raises at a second
-        call."""
+        """Set the value once, and make the program's own call do nothing, since torch raises at a second call."""
         if not setting.get("keep", True) or setting["knob"] in self._refused:
             return
 

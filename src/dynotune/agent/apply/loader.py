@@ -33,8 +33,7 @@ class LoaderSite(Site):
         return dict.fromkeys(self._asked, reason) if reason else {}
 
     def _rewrite(self, bound: BoundArguments) -> dict[str, str]:
-        """Change the arguments of one DataLoader's constructor; map each argument that could not be changed to the
-        reason."""
+        """Change the arguments of one constructor call; map each argument that could not be changed to the reason."""
         arguments, parameters = bound.arguments, bound.signature.parameters
         refused: dict[str, str] = {}
         asked = dict(self._asked)

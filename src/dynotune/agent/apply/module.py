@@ -68,9 +68,8 @@ class ChannelsLastSite(Site):
 class AutocastSite(Site):
     """Apply `precision.autocast` around each call of an outermost module, and return its outputs in float32.
 
-    A program that is inside its own autocast keeps that autocast, because the program's loss scaling and output types
-    fit it. The read-back then compares the program's number type with the requested type. The value `off` overrides the
-    program's autocast.
+    A program that is inside its own autocast keeps it, because the program's loss scaling and output types fit it. The
+    read-back then compares the program's type with the requested type. `off` overrides the program's autocast.
     """
 
     wants_around = True
@@ -132,8 +131,7 @@ class AutocastSite(Site):
         return self._to_float32(args), self._to_float32(kwargs)
 
     def _device_and_dtype(self, module: Any, args: Args) -> tuple[str, Any]:
-        """Return device and number type of the module's first floating-point weight or, without weights, of its first
-        floating-point input."""
+        """Return device and number type of the module's first floating-point weight, else of the first such input."""
         weight = self._weights.get(module, lambda: None)()
         if weight is None:
             weight = next((p for p in module.parameters() if p.is_floating_point()), None)

@@ -103,8 +103,7 @@ class OptimizerSite(Site):
 
 
 def _as_the_optimizer(params: Any, is_changed: Callable[[dict[str, Any]], Any]) -> Any:
-    """Return the parameter groups that do not choose an implementation themselves, without changing the program's own
-    dicts."""
+    """Return the parameter groups that choose no implementation themselves, without changing the program's dicts."""
     if not isinstance(params, (list, tuple)):
         return params
     return [

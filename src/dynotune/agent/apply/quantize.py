@@ -21,8 +21,7 @@ TRAINS = "it trains, or runs in training mode with gradients, and torchao's quan
 class QuantizeSite(Site):
     """Apply `precision.quantize` and `precision.quantize_keep`, the names of modules that are not quantized.
 
-    A quantized module that is later called for training gets its original weights back, if an optimizer has kept these
-    weights.
+    A quantized module that is called for training gets its original weights back, if an optimizer has kept them.
     """
 
     wants_around = True
@@ -44,8 +43,7 @@ class QuantizeSite(Site):
             self._give_back(str(error))
 
     def _give_back(self, why: str) -> None:
-        """Give all modules their original weights back, where these weights were kept; no quantized layer counts from
-        then on."""
+        """Give all modules their original weights back, where these were kept; then no quantized layer counts."""
         alive = [(layer(), weight()) for layer, weight in self._own]
         exchange((layer, weight) for layer, weight in alive if layer is not None and weight is not None)
         self._own, self.failure = [], why
@@ -53,8 +51,7 @@ class QuantizeSite(Site):
     def quantized(self, root: Any) -> list[tuple[Any, Any]]:
         """Quantize layers of a module in place; return the quantized layers with their original weights.
 
-        Raises Exception: the module trains, torchao is missing or fails, or no layer was quantized; all weights are
-        then the original weights.
+        Raises Exception: the module trains, torchao is missing or fails, or no layer was quantized; all weights stay.
         """
         torch, names = self.torch, dict(root.named_modules())
         if not any(isinstance(one, torch.nn.Linear) for one in names.values()):

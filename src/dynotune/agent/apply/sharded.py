@@ -48,8 +48,7 @@ class ShardedSite(Site):
             self._found.setdefault(_PREFETCH, set()).add(self._prefetch(inner, self._asked[_PREFETCH]))
 
     def _prefetch(self, units: list[Any], most: int) -> int:
-        """Let each module gather the parameters of the next modules ahead, in the order of definition; return how many
-        modules do."""
+        """Let each module gather the next modules' parameters ahead, in the order of definition; return how many do."""
         if any(_ahead(unit, direction) for unit in units for direction in _DIRECTIONS):
             self._reason = "the program has chosen what to gather ahead itself"
         else:

@@ -9,8 +9,7 @@ from ..core.covers import covers
 
 
 class Site:
-    """Settings that are applied at one place. A method may raise an exception: `Settings` catches it and stops using
-    the site.
+    """Settings that are applied at one place. `Settings` catches exceptions of a site's methods and leaves the site.
 
     Args:
         planned: settings of this place from the plan, as dicts of knob, value, site and keep. Most places have just
@@ -64,8 +63,7 @@ class Site:
 
 
 def chosen(site: dict[str, Any], table: dict[str, type[T]]) -> type[T] | None:
-    """Return the table's value for the place where a setting applies: for its action, the class it constructs, or its
-    type."""
+    """Return the table's value for a setting's site: for the site's action, the class it constructs, or its type."""
     kind = site.get("type", "")
     words = site.get("targets", ()) if kind == "constructor" else (site.get("action", kind),)
     return next((table[word] for word in words if word in table), None)
@@ -94,11 +92,9 @@ def cover_constructor(
     otherwise: Callable[[str], T],
     built: Callable[[Any, T], None],
 ) -> None:
-    """Let `rewrite` change the arguments of each constructor call of a class; `built` gets the object and `rewrite`'s
-    result.
+    """Let `rewrite` change the arguments of a class's constructor; `built` gets the object and `rewrite`'s result.
 
-    If no argument was changed, `otherwise` makes the result from the error's text, which is "" if torch refuses the
-    call.
+    If no argument was changed, `otherwise` makes the result from the error's text ("" if torch refuses the call).
     """
     original = kind.__init__
     signature = inspect.signature(original)
@@ -118,8 +114,7 @@ def cover_constructor(
 
 
 def call_inside(entered: list[Surroundings], call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Make a call inside all the given contexts, the last context outermost; pass the output through each context's
-    `finish`."""
+    """Make a call inside the given contexts, the last outermost; pass the output through each context's `finish`."""
     if not entered:
         return call(module, *args, **kwargs)
     context, finish = entered[-1]

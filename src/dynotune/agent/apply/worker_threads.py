@@ -14,8 +14,7 @@ from .site import Site, answer
 
 
 class WorkerThreadsSite(Site):
-    """Set a worker's threads before the program's own `worker_init_fn` runs, after torch has limited the worker to one
-    thread."""
+    """Set a worker's threads after torch has given the worker one thread, before the program's own `worker_init_fn`."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)

@@ -33,8 +33,7 @@ def _load_agent(here: str) -> None:
 
 
 def _give_back_names(found: set[str]) -> None:
-    """Let modules of the program come before standard modules of the same name; the agent keeps its own copies of
-    those.
+    """Let the program's modules come before standard modules of the same name; the agent keeps its own copies.
 
     `found`: names of the modules that were loaded before the agent.
     """
@@ -57,8 +56,7 @@ def _program_folder() -> str | None:
 
 
 def _keep_bytecode(folder: str) -> None:
-    """Keep bytecode in `folder` for modules without bytecode, so that each is compiled once and no other folder
-    changes.
+    """Keep bytecode of modules without bytecode in `folder`, so that each is compiled once and other folders stay.
 
     Existing bytecode is read as usual. `folder` gets bytecode even if PYTHONDONTWRITEBYTECODE is set.
     """

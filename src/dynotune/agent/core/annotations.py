@@ -1,5 +1,4 @@
-"""Define names for type annotations only. At run time each name is None, so that no module is imported for
-annotations."""
+"""Define names for type annotations only. At run time each name is None, so that no module need be imported."""
 
 from __future__ import annotations
 

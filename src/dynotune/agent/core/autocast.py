@@ -8,8 +8,7 @@ _MOST_FUNCTIONS = 12
 
 
 def inside_forward(torch: Any, module: Any) -> str | None:
-    """Return the number type of the autocast region around `forward`; None without a region. The search calls no
-    function."""
+    """Return the number type of the autocast region around `forward`, or None, without calling any function."""
     kind = torch.amp.autocast_mode.autocast
     queue = [vars(module).get("forward") or type(module).forward]
     for number in range(_MOST_FUNCTIONS):

@@ -1,5 +1,4 @@
-"""Keep torch.compile from starting at a frame of the agent; inside a traced graph, the agent's frames are still
-inlined."""
+"""Keep torch.compile from starting at a frame of the agent; inside a traced graph, agent frames are still inlined."""
 
 from __future__ import annotations
 
@@ -10,8 +9,7 @@ from .annotations import Any, Iterator
 
 
 def skip(eval_frame: Any) -> None:
-    """Register the agent's code with `torch._dynamo.eval_frame` once; functions created later share the registered
-    code."""
+    """Register the agent's code with `torch._dynamo.eval_frame` once; functions created later share this code."""
     for code in _codes():
         eval_frame.skip_code(code)
 

@@ -18,8 +18,7 @@ class ErrorLog:
         self._num = 0
 
     def __call__(self, where: str, error: Exception) -> None:
-        """Record the error. If a signal handler of the program raised the error, raise it again, because the error is
-        the program's."""
+        """Record the error. If a signal handler of the program raised the error, raise the error again."""
         if by_a_signal(error):
             raise error
         self._num += 1
@@ -53,8 +52,7 @@ def by_a_signal(error: Exception) -> bool:
 
 
 def _code_of_handler(number: int) -> CodeType | None:
-    """Return the code of a signal handler, which may be a function, a method, a function with bound arguments, or an
-    object."""
+    """Return the code of a signal handler: of a function, a method, a function with bound arguments, or an object."""
     handler: Any = signal.getsignal(number)
     while hasattr(handler, "func"):  # functools.partial
         handler = handler.func

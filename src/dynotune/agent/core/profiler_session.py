@@ -65,8 +65,7 @@ class ProgramsProfiler:
 class Session:
     """Profiler session that prepares in one step and records the following steps, all in one thread.
 
-    `stacks`, `shapes`, `memory`: whether to record stacks, shapes and memory too. `program`: the watch for the
-    program's sessions.
+    `stacks`, `shapes`, `memory`: whether to record these as well. `program`: the watch of the program's sessions.
     """
 
     def __init__(self, torch: Any, program: ProgramsProfiler, *, stacks: bool, shapes: bool, memory: bool) -> None:

@@ -37,8 +37,7 @@ def length_of(thing: Any) -> int | None:
 
 
 def can_look(torch: Any) -> bool:
-    """Tell whether tensors may be asked for their shapes; while torch.compile traces, it would trace the question
-    too."""
+    """Tell whether tensors may be asked for their shapes; torch.compile, while tracing, would trace the question."""
     return torch._C._get_tracing_state() is None and not torch.compiler.is_compiling()
 
 

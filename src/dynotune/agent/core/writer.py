@@ -53,8 +53,7 @@ class Writer:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Forget the mapping of the parent's file; a forked process's own file begins with the process's first
-        event."""
+        """Forget the mapping of the parent's file; the forked process's own file begins with its first event."""
         self._lock = threading.RLock()
         self._waiting: list[tuple[int, bytes]] = []
         self._writing = False
@@ -73,8 +72,7 @@ class Writer:
         self._append(EVENT, self._without_secrets(text).encode("utf-8", "backslashreplace"))
 
     def _without_secrets(self, text: str) -> str:
-        """Return the text without secrets of the plan; most texts contain nothing that looks like a secret, and are
-        returned at once."""
+        """Return the text without secrets of the plan. Most texts have nothing that looks like a secret."""
         lowered = text.lower()
         if any(re.search(hint, lowered) for hint in self._hints):
             for pattern in self._patterns:
@@ -157,8 +155,7 @@ class Writer:
         return memory
 
     def _roll(self) -> memoryview:
-        """Continue in a file with another suffix, which a watching process reads; keep the newest two files with such
-        suffixes."""
+        """Continue in a file with another suffix, which a watching process reads; keep the newest two such files."""
         memory = self._begin("more", self._num_rolled)
         self._num_rolled += 1
         self._rolled.append(self._path)
@@ -184,8 +181,7 @@ def map_file(descriptor: int, size: int) -> memoryview:
 
 
 def _mapped_by_libc(descriptor: int, size: int) -> memoryview:
-    """Map a file by libc: before Python 3.13, `mmap` keeps a descriptor and later closes that number, even if another
-    file has it.
+    """Map a file by libc: before Python 3.13, `mmap` keeps a descriptor, and later closes its number even if reused.
 
     The mapping is never removed; it lives as long as the process.
     """

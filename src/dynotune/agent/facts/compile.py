@@ -40,8 +40,7 @@ class Compilations:
             return original(*args, **kwargs)
 
     def compilation_begins(self, *args: Any) -> None:
-        """Note a compilation, from torch's callback; newer versions of torch pass an id: `2/1` (function 2, graph
-        1)."""
+        """Note a compilation, from torch's callback; newer versions of torch pass an id, `FUNCTION/GRAPH`."""
         self._num_begun += 1
         what: Any = args[0] if args else None
         if not hasattr(what, "compile_id"):

@@ -29,8 +29,7 @@ class Padding:
 
     @property
     def done(self) -> bool:
-        """Tell whether no further batch is needed: enough were inspected, or the first batches' rows have equal
-        length."""
+        """Tell whether no further batch is needed: enough were inspected, or the first rows all have equal length."""
         return len(self._batches) >= _MOST_LOOKS or (self._num_drawn >= 2 and not self._batches)
 
     def look(self, torch: Any, batch: Any) -> None:

@@ -101,8 +101,7 @@ class Recorder:
             self._trace.append({"action": "free_completed", "addr": address, "size": num_bytes})
 
     def _stack(self) -> list[dict[str, Any]]:
-        """Return Python's stack frames; in the backward pass, which has its own thread, only frames of called
-        functions."""
+        """Return Python's stack frames; in the backward pass, only the frames of functions that autograd calls."""
         found, frame = [], sys._getframe(2)
         # Between an operator's caller and this frame are the frames of torch's dispatcher.
         hidden = (_OWN, os.path.join(os.path.dirname(self._torch.__file__), "_"))

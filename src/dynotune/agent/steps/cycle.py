@@ -62,8 +62,7 @@ def find(
 
     Args:
         events: numbers of tokens in order of time. `times`: time of each event in seconds.
-        num_optimizers: number of living optimizers; a program with an optimizer trains, and each should step in a
-            cycle.
+        num_optimizers: number of optimizers; a program with optimizers trains, and each should step in a cycle.
     """
     relevant, when = _relevant(events, times, tokens, phase)
     tail = _tail_period(relevant)
@@ -107,8 +106,7 @@ def _relevant(
 
 
 def _tail_period(events: list[int]) -> tuple[int, int] | None:
-    """Return the shortest period whose repeats end the list, and the length of all repeats; None with too few
-    repeats."""
+    """Return the shortest period that repeats at the list's end, and its repeats' length; None with too few repeats."""
     size = len(events)
     last = events[-1] if events else None
     for period in range(1, size // _MIN_REPEATS + 1):
@@ -169,7 +167,7 @@ def _rotate(sequence: list[int], events: list[int]) -> list[int]:
 
 
 def _anchor(sequence: list[int], tokens: list[Token]) -> tuple[int, int]:
-    """Return the rarest token, which ends the step; of equally rare tokens prefer an optimizer's token, then the last
+    """Return the rarest token, which ends the step; of equally rare tokens prefer an optimizer's, then the last
     token."""
     rank = {STEP: 2, CALL: 1, REPLAY: 1, DRAW: 0}
     counts = {n: sequence.count(n) for n in set(sequence)}

@@ -1,5 +1,4 @@
-"""Record frequent events in the shortest way, since each costs time in every step; process events later, many at a
-time.
+"""Record frequent events quickly, since each costs time in every step; process events later, many at a time.
 
 Code that runs once between steps of other code finds cold processor caches, and takes many times as long as in a loop
 of its own. So each function reads little, appends to one list, and leaves unusual cases to the general path.
@@ -17,8 +16,7 @@ from .cycle import DRAW, Token
 
 
 class Identities:
-    """Numbers of objects, with `tokens` and `classes` by number. An object that replaces a dead object takes over its
-    number."""
+    """Numbers of objects; `tokens` and `classes` by number. An object that replaces a dead object takes its number."""
 
     def __init__(self) -> None:
         self.tokens: list[Token] = []
@@ -41,8 +39,7 @@ class Identities:
         return key
 
     def _take_over(self, key: Key) -> None:
-        """Give a new loader the number of an equal loader whose data set no longer exists, such as the loader of an
-        earlier fold."""
+        """Give a new loader the number of an equal loader (as of an earlier fold) whose data set no longer exists."""
         for other, dataset in self._datasets.items():
             if dataset() is None and (other[0], other[2:]) == (key[0], key[2:]) and other in self._draws:
                 self._draws[key] = self._draws.pop(other)
@@ -111,8 +108,7 @@ def stepped(steps: Steps, anchor: weakref.ref[Any], general: Callable[[Any], Non
 
 
 def called(steps: Steps, anchor: weakref.ref[Any], with_grad: bool, counts: bool) -> Special:
-    """Let the program's steps end at calls of one module, `anchor`, with or without gradients; count inputs if
-    requested.
+    """Let steps end at calls of one module, `anchor`, with or without gradients; count the call's inputs if requested.
 
     Return a function that makes the cover of the module's class from its original call, the general cover, a test for
     tracing, the threads inside a root's call, and the log. The cover is a single function, since each function call

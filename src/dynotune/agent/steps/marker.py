@@ -19,8 +19,7 @@ def _is_compiling() -> bool:
 
 
 def torch_is_here(torch: Any, marked: Callable[[], None]) -> None:
-    """Begin after torch is imported; a compiled marked function ends a step, except when called inside another
-    graph."""
+    """Begin after torch is imported; a compiled marked function ends a step, except inside another graph."""
     global _is_compiling
     _is_compiling = torch.compiler.is_compiling
     original = torch.compile

@@ -36,8 +36,7 @@ class Constructors:
         self._num_tries: dict[int, int] = {}
 
     def is_trying(self, module: Any) -> bool:
-        """Tell whether a running constructor calls `module`, and constructors have called `module` only rarely so
-        far."""
+        """Tell whether a running constructor calls `module`, and constructors have called `module` only rarely."""
         try:
             if not self._is_running():
                 return False
@@ -176,12 +175,11 @@ class OutermostModules:
         self.watch_only(classes)
 
     def reset_after_fork(self) -> None:
-        """Forget all threads but the current one, since a new thread may get the id of a thread that was inside a
-        call."""
+        """Forget all threads but this thread, since a new thread may get the id of a thread that was inside a call."""
         self._busy.intersection_update({get_ident()})
 
     def _covers_all(self) -> bool:
-        """Tell whether the agent's cover of every module's call can be removed, or other code has covered that
+        """Tell whether the agent's cover of every module's call can be removed; other code may have covered the
         cover."""
         return self._cover_of_all is not None and self._module.__call__ is self._cover_of_all
 
@@ -255,8 +253,7 @@ class OutermostModules:
         return special
 
     def _pass_over(self, call: Call, thread: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a module that is not an outermost module; modules called inside the call are not outermost modules
-        either."""
+        """Call a module that is not outermost; modules called inside this call are not outermost either."""
         try:
             self._busy.add(thread)
             return call(module, *args, **kwargs)
@@ -264,8 +261,7 @@ class OutermostModules:
             self._busy.discard(thread)
 
     def _meet(self, module: Any, thread: int) -> bool:
-        """Tell whether a module is outermost; DataParallel's copies and modules that a constructor tries out are
-        not."""
+        """Tell whether a module is outermost; DataParallel's copies and modules tried out by a constructor are not."""
         # By __dict__, because a module's own __getattr__ is slow to refuse.
         if "_is_replica" in module.__dict__ or self._constructors.is_trying(module):
             return False

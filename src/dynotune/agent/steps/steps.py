@@ -1,5 +1,4 @@
-"""Count the program's steps: search for the cycle of events, fix the cycle, then observe only the event that ends a
-step."""
+"""Count the program's steps: find the cycle of events, fix the cycle, then observe only the event that ends a step."""
 
 from __future__ import annotations
 
@@ -119,8 +118,7 @@ class Steps:
     def optimizer_built(self, optimizer: Any) -> None:
         """Note an optimizer. If a step was already found, another training begins, with its own step.
 
-        Cycles before the first training were not steps, but a pass over the data or an evaluation, because nothing was
-        trained.
+        Cycles before the first training were not steps, but a pass over the data or an evaluation.
         """
         with self._lock:
             self.work_off()
@@ -141,8 +139,7 @@ class Steps:
             return key
 
     def waited_before(self, key: Key, wait_s: float) -> None:
-        """Add time in which a loader's workers end and start to the wait for the first batch of the loader's next
-        epoch."""
+        """Add the time in which workers end and start to the wait for the first batch of the loader's next epoch."""
         with self._lock:
             self._waited_before[key] = self._waited_before.get(key, 0.0) + wait_s
 
@@ -281,8 +278,7 @@ class Steps:
             self._count(*event, False)
 
     def _is_overtaken(self, number: int) -> bool:
-        """Tell whether CUDA graphs have replaced the calls of a cycle that was found before their capture; then search
-        anew.
+        """Tell whether CUDA graphs have replaced the calls of a cycle found before their capture; then search anew.
 
         A shorter evaluation by CUDA graphs has fewer replays than this check requires.
         """
@@ -372,8 +368,7 @@ class Steps:
                 self._working_off = False
 
     def work_off_at_exit(self) -> None:
-        """Process the remaining events, but do not wait for a thread that hangs with the device, because the process
-        ends."""
+        """Process the remaining events; the process ends, so do not wait for a thread that hangs with the device."""
         if self._lock.acquire(timeout=_PATIENCE_AT_EXIT_S):
             try:
                 self.work_off()

@@ -82,7 +82,7 @@ def find(
 def _relevant(
     events: list[int], times: list[float], tokens: list[Token], phase: str | None
 ) -> tuple[list[int], list[float]]:
-    """Return optimizer steps, calls with gradients and the draws before such calls; without training, all events.
+    """Return optimizer steps, calls with gradients and the draws before such calls; for inference, the other events.
 
     Events of an evaluation during training would otherwise become part of the cycle, or hide the cycle.
     """
@@ -167,8 +167,7 @@ def _rotate(sequence: list[int], events: list[int]) -> list[int]:
 
 
 def _anchor(sequence: list[int], tokens: list[Token]) -> tuple[int, int]:
-    """Return the rarest token, which ends the step; of equally rare tokens prefer an optimizer's, then the last
-    token."""
+    """Return the rarest token, which ends the step; of equally rare tokens an optimizer's, else the last token."""
     rank = {STEP: 2, CALL: 1, REPLAY: 1, DRAW: 0}
     counts = {n: sequence.count(n) for n in set(sequence)}
     rarest = min(counts.values())

@@ -179,8 +179,7 @@ class OutermostModules:
         self._busy.intersection_update({get_ident()})
 
     def _covers_all(self) -> bool:
-        """Tell whether the agent's cover of every module's call can be removed; other code may have covered the
-        cover."""
+        """Tell whether the agent's cover of every module's call can be removed: other code may have covered it."""
         return self._cover_of_all is not None and self._module.__call__ is self._cover_of_all
 
     def inside(self) -> bool:

@@ -1,2 +1,1 @@
-"""Carry out tasks of a live run: time a window of steps, record a trace, isolate the loader, switch settings, check
-results."""
+"""Carry out tasks of a live run: time steps, record a trace, isolate the loader, switch settings, check results."""

@@ -72,8 +72,7 @@ class Arm:
         return call_inside(entered, call, module, args, kwargs)
 
     def called_without(self, error: Exception, call: Callable[[], Any]) -> Any:
-        """Repeat a failed call: first with one of the switches off, for each switch in turn, then with all switches
-        off.
+        """Repeat a failed call: first with one switch off, for each switch in turn, then with all switches off.
 
         After that the candidate is effectively off, and `check` reports that it is off.
 
@@ -126,8 +125,8 @@ class Arm:
             raise NotSwitched(self._failure)
 
     def on(self) -> None:
-        """Switch the candidate on. Raises NotSwitched: a setting had no effect; HasAlready: the program has all
-        settings."""
+        """Switch the candidate on. Raises NotSwitched: a setting had no effect; HasAlready: the program has them
+        all."""
         self.is_on = True
         for switch in list(self._switches):
             self._turned.append(switch)

@@ -57,8 +57,7 @@ def _digest(torch: Any, tensor: Any) -> Digest:
 
 
 def local(tensor: Any) -> Any:
-    """Return the local part of a tensor that is distributed over ranks; reading the whole tensor would be a
-    collective."""
+    """Return the local part of a tensor that is distributed over ranks; reading all parts would be a collective."""
     return getattr(tensor, "_local_tensor", tensor).detach()
 
 

@@ -27,8 +27,7 @@ FEWEST_BATCHES = 8
 
 
 def position(iterator: Any) -> tuple[bool, int | None, int, int]:
-    """Return whether an iterator is at its begin, and numbers of batches: left (None: unknown), prefetched at most,
-    needed.
+    """Return whether an iterator is at its begin, and numbers of batches: left (or None), prefetched at most, needed.
 
     Workers deliver batches in bursts, one batch per worker.
     """
@@ -242,8 +241,7 @@ class IsolateLoader(Task):
     # The loader
 
     def _counted_key(self, iterator: Any) -> Key | None:
-        """Return the loader's key, if the loader's batches belong to the steps and are drawn in the thread of the
-        steps."""
+        """Return the loader's key, if its batches belong to the steps and are drawn in the thread of the steps."""
         try:
             key: Key = iterator._dynotune[0]
             if not self.program.steps.counts(key):

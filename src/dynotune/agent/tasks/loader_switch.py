@@ -130,8 +130,7 @@ class _Sources:
         self._others: dict[Options, Any] = {}
 
     def is_of_this_epoch(self, iterator: Any) -> bool:
-        """Tell whether the iterator belongs to this epoch: persistent workers keep an iterator, and restart the
-        iterator."""
+        """Tell whether the iterator belongs to this epoch: persistent workers keep an iterator, and restart it."""
         return self._own() is iterator and getattr(iterator, "_sampler_iter", None) is self._indices
 
     def num_queued(self, options: dict[str, Any]) -> int:
@@ -216,8 +215,7 @@ class _Sources:
 
 
 def _done(iterator: Any) -> tuple[int, int]:
-    """Count the batches that workers have made and the program has not drawn, and the batches requested from
-    workers."""
+    """Count the batches that workers have ready, and the batches that were requested from workers."""
     try:
         stored = sum(len(info) > 1 for info in iterator._task_info.values())
         # Batches that come before their turn are stored, and no longer outstanding.

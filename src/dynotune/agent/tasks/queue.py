@@ -1,8 +1,8 @@
 """Queue the tasks of one process: tasks of the plan, then tasks that the parent orders while the program runs.
 
-The parent writes `task-001.json` and so on into the run folder, and counts these files in a memory page that the parent
-and this process have mapped. So a check costs no system call, and the program is never interrupted. The page is checked
-only at ends of steps.
+The parent writes `task-001.json` and so on into the run folder, and counts these files in a memory page that the
+process has mapped too. So a check costs no system call, and the program is never interrupted. Checks happen only at
+ends of steps.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class OnnxExport:
             kept.arguments = type(bound.arguments)({**bound.arguments, **copies})
 
     def made(self) -> dict[str, Any]:
-        """Write the model and its batches. Return the number of batches, or why the export failed, with the source
+        """Write the model and its batches. Return the number of batches, or why the export failed, with a source
         line."""
         try:
             with self._torch.inference_mode(False), self._torch.no_grad():
@@ -145,8 +145,7 @@ class OnnxExport:
         return len(batches)
 
     def _told(self, error: BaseException) -> str:
-        """Return the innermost reason of a failed export, and the source line of the user's module that the reason
-        concerns."""
+        """Return the innermost reason of a failed export, and the source line of the user's module in question."""
         frames = list(walk_tb(error.__traceback__))
         while error.__cause__ is not None:
             error = error.__cause__

@@ -14,13 +14,11 @@ NAMES = ("baseline", "candidate", "redrawn", "reference", "rounded")
 class ResultsWithin:
     """Digests of the outputs of a candidate's first calls, and of the same calls without the candidate.
 
-    Only training calls are compared, because a call that generates or evaluates may keep its results, and must be made
-    once. The call without the candidate comes first, keeps no graph, and draws the same random numbers as the call with
-    it. A call that draws random numbers is repeated with other numbers, because a candidate's kernels may draw in
-    another order.
+    Only training calls are compared: a call that generates or evaluates may keep its results, and must be made once.
+    The call without the candidate comes first, keeps no graph, and draws the same random numbers as the call with it.
+    If the call draws any, it is repeated with others, because a candidate's kernels may draw in another order.
 
-    If the call draws no random numbers, two copies of the module repeat the call: in float64, and rounding by
-    `rounding`.
+    If the call draws no random numbers, two copies of the module repeat it: in float64, and rounding by `rounding`.
 
     `num_calls`: number of calls to compare.
     """

@@ -57,8 +57,7 @@ class StartupSpans:
         self._construction: tuple[Any, str, Any] | None = None
 
     def install(self, hooks: AfterImport) -> None:
-        """Watch imports from now on, and other phases once their modules are available; the agent itself has
-        started."""
+        """Watch imports from now on, and other phases once their modules are available; the agent has started."""
         self._guard("imports", self._cover_imports)
         hooks.call("torch._dynamo.callback", lambda module: self._later("compile", self._watch_compilations, module))
         load_file = functools.partial(self._cover, name="load_file", phase="weights")
@@ -218,8 +217,7 @@ class StartupSpans:
         model.from_pretrained = classmethod(from_pretrained)
 
     def _cover_construction(self, module: Any) -> None:
-        """Cover construction: the outermost constructor calls `Module.__init__` first; Python reports the constructor's
-        return."""
+        """Cover construction: an outermost constructor calls `Module.__init__` first; Python reports its return."""
         monitoring: Any = getattr(sys, "monitoring", None)
         if monitoring is None:
             self._unknown["model_build"] = "Python before 3.12 does not tell when a constructor returns"
@@ -303,8 +301,7 @@ class _Building:
         self.begin_s = perf_counter()
 
     def holds(self, frame: Any) -> bool:
-        """Tell whether the current frame is inside the constructor; once the object is deleted, another frame may get
-        its id."""
+        """Tell whether the current frame is inside the constructor; the frame's id may be reused later."""
         while frame is not None and self._made() is not None:
             if id(frame) == self.frame_id:
                 return True
@@ -313,8 +310,7 @@ class _Building:
 
 
 def _phase_of(module: str) -> str:
-    """Return an import's phase. Parts of torch belong to torch's phase, except the compiler, which is imported on
-    demand."""
+    """Return an import's phase. Parts of torch belong to torch's phase, except the compiler, imported on demand."""
     if module == "torch":
         return "torch_import"
     if module.startswith(("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "triton")):

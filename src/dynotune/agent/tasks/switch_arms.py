@@ -4,11 +4,9 @@ A block of a candidate is four stretches, ABBA or BAAB: B has the candidate's se
 synchronised at both ends of each stretch. Some steps after each switch are not counted: steps with one-time effects of
 the switch (plans, kernels, code and memory needed for the first time), and steps that use up batches made before the
 switch. Plans and memory blocks that last longer are looked up by purpose, so the next stretch without the candidate
-finds its own plans and blocks. A stretch in which the program also did other work (validation, a checkpoint) is timed
-again.
+finds its own plans and blocks. A stretch with other work of the program (validation, a checkpoint) is timed again.
 
-A call that fails while a candidate is on is repeated without the candidate: the program continues, and the candidate is
-given up.
+A call that fails while a candidate is on is repeated without it: the program continues, and the candidate is given up.
 
 All ranks of a program switch at the same steps. With several ranks, a fixed number of steps is left out after each
 switch, and no stretch is repeated.
@@ -247,8 +245,7 @@ class SwitchArms(Task):
             self.program.event({"event": "arm_results", "arm": at, **found})
 
     def _order(self, at: int, number: int) -> str:
-        """Return ABBA or BAAB; each order comes once in two blocks of a candidate, so a drift does not look like a
-        difference."""
+        """Return ABBA or BAAB; each order comes once in two blocks, so that a drift does not look like a difference."""
         if number % 2 == 0:
             self._drawn[at] = self._draw.getrandbits(1)
             return ORDERS[self._drawn[at]]
@@ -346,8 +343,7 @@ class SwitchArms(Task):
         }
 
     def _steps(self, length: int, begin_s: float) -> Stops:
-        """Wait for the steps of a stretch; with several ranks or whole epochs, wait for all steps, however long they
-        take."""
+        """Wait for the steps of a stretch; with several ranks or whole epochs, wait for all steps without limit."""
         known = [] if self._has_ranks or self._has_short_epochs else [each for each in self._usual[None] if each > 0]
         part = max(1, length // 4) if known else length
         for begin in range(0, length, part):
@@ -356,11 +352,9 @@ class SwitchArms(Task):
                 return
 
     def _is_odd(self, arm: Arm, step_s: float) -> bool:
-        """Tell whether steps took far longer than usual with the same settings, so that the program must have done
-        other work.
+        """Tell whether steps took far longer than usual with the same settings, because the program did other work.
 
-        A candidate's first stretch is compared with the baseline's stretch, and later stretches with the candidate's
-        first stretch.
+        A candidate's first stretch is compared with the baseline's, later stretches with the candidate's first stretch.
         """
         usual = self._usual.setdefault(arm if arm.is_on else None, [])
         known = [each for each in usual or self._usual[None] if each > 0]

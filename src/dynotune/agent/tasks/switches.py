@@ -115,8 +115,7 @@ class GlobalSwitch(Switch):
         return [setting["value"] for setting in self.planned]
 
     def _read(self, setting: Planned) -> Any:
-        """Read the value by the getter only: if the program used torch's newer attribute, that value could not be
-        restored."""
+        """Read the value by the getter only: a value of torch's newer attribute could not be restored."""
         site = setting["site"]
         try:
             return resolve(self.torch, site["path"]) if site["type"] == "attr" else resolve(self.torch, site["get"])()

@@ -35,8 +35,7 @@ class Task:
         """Act when torch has just been imported; only tasks of the plan get this call."""
 
     def around_calls(self, inner: Any) -> Any:
-        """Return a function that calls outermost modules from the program's start; `inner`, or None, makes the other
-        calls."""
+        """Return a function that calls outermost modules from the program's start; `inner` makes the other calls."""
         return inner
 
     def begin(self, num_steps: int) -> int:

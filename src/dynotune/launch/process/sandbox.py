@@ -1,8 +1,8 @@
 """Decide whether a measured run can have a copy-on-write view, where the copies go, and list the copies.
 
-The copies go into the run folder. If it cannot hold them (it lies below the working directory, on NFS or on an
-overlay), they go into the folder for temporary files or /var/tmp. The copies never go into memory, because a checkpoint
-written there would affect the measurement.
+The copies go into the run folder. If the run folder is unsuitable (below the working directory, on NFS or on an
+overlay), the copies go into the folder for temporary files or /var/tmp. The copies never go into memory, because a
+checkpoint written there would affect the measurement.
 """
 
 import contextlib
@@ -36,8 +36,8 @@ except overlay.NoOverlay as error:
 """
 
 
-def available(cwd: Path, run_dir: Path) -> str | None:
-    """Return the reason why no copy-on-write view of `cwd` is possible here; None if it is possible.
+def available(cwd: Path, run_dir: Path) -> str | None: """Return the reason why no copy-on-write view of `cwd` is
+    possible here; None if a view is possible.
 
     The answer comes from making a view, once per process for the same two file trees.
     """
@@ -56,10 +56,8 @@ class Seed(NamedTuple):
     gone: Sequence[str]
 
 
-def prepare(
-    cwd: Path, run_dir: Path, keep: Sequence[Path] = (), seed: Seed | None = None, lease: Lease | None = None
-) -> View | str:
-    """Make a view with its layers for one run, or return the reason why there is none.
+def prepare( cwd: Path, run_dir: Path, keep: Sequence[Path] = (), seed: Seed | None = None, lease: Lease | None = None )
+    -> View | str: """Make a view with its layers for one run, or return the reason why no view is possible.
 
     Args:
         keep: folders below `cwd` that stay writable for real, besides the run folder.
@@ -82,8 +80,8 @@ def prepare(
     return view
 
 
-def changes_in(view: View) -> Changes:
-    """List the files that the copies show as created, changed or deleted. Call it after all processes have ended."""
+def changes_in(view: View) -> Changes: """List the files that the copies show as created, changed or deleted. Call this
+    function after all processes have ended."""
     created: set[str] = set()
     changed: set[str] = set()
     deleted: set[str] = set()
@@ -117,7 +115,7 @@ def changes_in(view: View) -> Changes:
 
 
 def _other_names(view: View, linked: Mapping[bytes, os.stat_result]) -> set[str]:
-    """List the other hard links of files that were copied under one of their names and now differ.
+    """List the other hard links of changed files that the view copied under only one of their names.
 
     `linked`: copies by the handles of their originals.
     """
@@ -151,13 +149,15 @@ def _is_as_seeded(view: View, name: str, status: os.stat_result) -> bool:
 
 
 def _was_gone(view: View, name: str) -> bool:
-    """Tell whether the name was hidden before the program began: a file, or a folder that held a hidden file."""
+    """Tell whether `name` was hidden before the program began: a hidden file, or a folder that contained a hidden
+    file."""
     return name in view.gone or (name.endswith("/") and any(gone.startswith(name) for gone in view.gone))
 
 
 @cache
 def _find_place(cwd: Path, runs: Path) -> Path | str | None:
-    """Find the place of the copies: a temporary folder, None for the run folder, or the reason why there is none."""
+    """Find the place of the copies: a temporary folder, None for the run folder, or the reason why no place is
+    suitable."""
     if cwd == Path("/"):
         return "the working directory is the root of all files"
     reasons = []

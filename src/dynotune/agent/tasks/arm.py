@@ -125,8 +125,8 @@ class Arm:
             raise NotSwitched(self._failure)
 
     def on(self) -> None:
-        """Switch the candidate on. Raises NotSwitched: a setting had no effect; HasAlready: the program has them
-        all."""
+        """Switch the candidate on. Raises NotSwitched: a setting had no effect; HasAlready: nothing is left to
+        switch."""
         self.is_on = True
         for switch in list(self._switches):
             self._turned.append(switch)

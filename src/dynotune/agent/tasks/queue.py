@@ -1,8 +1,7 @@
 """Queue the tasks of one process: tasks of the plan, then tasks that the parent orders while the program runs.
 
 The parent writes `task-001.json` and so on into the run folder, and counts these files in a memory page that the
-process has mapped too. So a check costs no system call, and the program is never interrupted. Checks happen only at
-ends of steps.
+process has mapped too. So a check, at the end of a step, costs no system call, and the program is never interrupted.
 """
 
 from __future__ import annotations

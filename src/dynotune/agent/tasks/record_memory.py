@@ -182,8 +182,7 @@ class RecordMemory(Task):
         return _address(tensor) if pretended is None else pretended.address(tensor)
 
     def _tell_workspaces(self) -> None:
-        """Identify cuBLAS's workspaces by releasing them; matrix products allocate workspaces again at the same
-        place."""
+        """Identify cuBLAS's workspaces by releasing them; matrix products allocate them again at the same place."""
         torch = self.program.torch
         clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
         # A captured graph may use these workspaces.

@@ -114,8 +114,7 @@ class OnnxExport:
             kept.arguments = type(bound.arguments)({**bound.arguments, **copies})
 
     def made(self) -> dict[str, Any]:
-        """Write the model and its batches. Return the number of batches, or why the export failed, with a source
-        line."""
+        """Write the model and its batches. Return the number of batches, or a failure's reason and source line."""
         try:
             with self._torch.inference_mode(False), self._torch.no_grad():
                 return {"num_batches": self._made()}

@@ -1,5 +1,4 @@
-"""Collect the conditions that compiled code depends on, and compare this machine's conditions with a pack's
-conditions."""
+"""Collect the conditions that compiled code depends on, and compare this machine's conditions with a pack's."""
 
 import contextlib
 import platform

@@ -42,8 +42,8 @@ VARIABLES_FILE = "environment.sh"
 
 
 class Place(NamedTuple):
-    """A cache: its folder (which need not exist), the environment variable that moves the cache, and why the cache is
-    off, if so."""
+    """A cache: its folder (which need not exist), the variable that moves the cache, and why the cache is off, if
+    so."""
 
     name: CacheName
     path: Path | Unknown
@@ -104,8 +104,7 @@ def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
 
 
 def named(settings: Sequence[Setting], cwd: Path) -> dict[str, Path]:
-    """Return the cache folders that settings name by variables; these folders replace the candidate's own cache
-    folders."""
+    """Return the cache folders that settings name by variables; these replace the candidate's own cache folders."""
     folders = {}
     for setting in settings:
         variable = setting.knob.removeprefix("env.")

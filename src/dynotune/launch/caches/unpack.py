@@ -354,8 +354,7 @@ def _put(source: Path, destination: Path) -> bool:
 
 
 def _make_folders(target: Path, folder: Path) -> None:
-    """Make the folders from `target` down to `folder`, and refuse links among these folders: a link could lead
-    anywhere."""
+    """Make the folders from `target` down to `folder`; refuse links among the folders: a link could lead anywhere."""
     target.mkdir(parents=True, exist_ok=True)
     at = target
     for part in folder.relative_to(target).parts:

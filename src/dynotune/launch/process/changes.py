@@ -84,8 +84,7 @@ def scan(root: Path, *, skip: Iterable[Path] = (), most: int = MOST_ENTRIES) -> 
 def between(before: Snapshot, after: Snapshot) -> Changes:
     """Return the changes between two walks of one directory.
 
-    A name counts as created or deleted only if the other walk listed the name's folder completely, or lacks that
-    folder.
+    A name counts as created or deleted only if the other walk listed the folder completely, or lacks the folder.
     """
     old, new = before.entries, after.entries
     return Changes(

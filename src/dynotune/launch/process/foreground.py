@@ -24,10 +24,9 @@ def run_in_foreground(command: Sequence[str], *, env: Mapping[str, str], cwd: Pa
     """Start the command with dynotune's own descriptors and process group, and wait for its end.
 
     A signal sent to dynotune alone is forwarded. A signal to the whole process group is not forwarded, because the
-    command has received that signal too. When the command stops (Ctrl-Z), dynotune stops and continues with the
-    command. After a normal end, background processes of the command go on; if dynotune is killed, all of the command's
-    processes are ended. Call this on the main thread only, while no other thread runs Python code that waits for
-    signals.
+    command has received it. When the command stops (Ctrl-Z), dynotune stops and continues with the command. After a
+    normal end, background processes of the command go on; if dynotune is killed, all of the command's processes are
+    ended. Call this on the main thread only, while no other thread runs Python code that waits for signals.
 
     Raises UsageError, CannotRunHere: as for `launcher.start`.
     """

@@ -274,8 +274,7 @@ class Launched:
         self.pid = message["pid"]
 
     def _leave_supervisor(self) -> None:
-        """Wait until the supervisor has ended all processes; if a process does not die, only the supervisor goes on
-        trying."""
+        """Wait until the supervisor has ended all processes; only the supervisor goes on trying if one does not die."""
         self._messages.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._supervisor.wait(_UNKILLABLE_S)

@@ -1,5 +1,4 @@
-"""Record the files and processes that a captured run would leave if dynotune and its supervisor were killed; remove
-such remains later.
+"""Record the remains that a captured run would leave if dynotune and its supervisor were killed; remove remains later.
 
 A lease is a file in the user's state folder that names the run folder and the folder of the run's copies. Dynotune and
 the supervisor lock the file. The kernel releases the lock when dynotune and the supervisor are dead, whatever killed
@@ -68,8 +67,7 @@ class Lease:
             self.descriptor = descriptor
 
     def make_scratch(self, base: Path) -> Path:
-        """Make the folder of copies after recording the folder in the lease. Raises OSError: the folder cannot be
-        made."""
+        """Make the folder of copies after recording it in the lease. Raises OSError: the folder cannot be made."""
         scratch = self.scratch_below(base)
         self.take(str(scratch))
         try:

@@ -27,8 +27,7 @@ _KEY_BYTES = 32
 
 
 class _Origin(msgspec.Struct, frozen=True):
-    """The arguments typed when a folder was begun, without secrets, and the mark of the user who typed the
-    arguments."""
+    """The arguments typed when a folder was begun, without secrets, and the mark of the user who typed them."""
 
     command: list[str]
     cwd: str
@@ -125,8 +124,7 @@ def _mark_of(origin: _Origin, key: bytes) -> str:
 
 
 def _raw(origin: _Origin) -> bytes:
-    """Encode the content that a mark covers independently of documents, because the rules for secrets may change
-    later."""
+    """Encode the content that a mark covers independently of documents, since the rules for secrets may change."""
     return json.dumps(msgspec.to_builtins(origin)).encode()
 
 

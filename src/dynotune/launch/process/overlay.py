@@ -151,8 +151,7 @@ def _lay_over(view: View) -> None:
 
 
 def remove(scratch: str) -> None:
-    """Remove the copies in the view's scratch folder, whatever their permissions. Copies that cannot be removed
-    stay."""
+    """Remove the copies that a view made, whatever their permissions. Copies that cannot be removed stay."""
     import shutil
 
     for folder, folders, _ in os.walk(scratch):
@@ -168,8 +167,7 @@ class _Handle(ctypes.Structure):
 
 
 def file_handle(path: str) -> bytes:
-    """Return the file system's handle of the file, with the handle's type first; b"-" without a handle. Links are not
-    followed."""
+    """Return the file system's handle of the file, the handle's type first; b"-" without one. Follow no links."""
     handle, mount = _Handle(128), ctypes.c_int()
     libc = ctypes.CDLL(None)
     if libc.name_to_handle_at(_AT_FDCWD, os.fsencode(path), ctypes.byref(handle), ctypes.byref(mount), 0) != 0:

@@ -1,5 +1,4 @@
-"""Read the kernel's process table, find descendants of a process, and send signals that cannot reach a wrong
-process."""
+"""Read the kernel's process table, find a process's descendants, and send signals that cannot reach a wrong process."""
 
 import contextlib
 import ctypes

@@ -40,8 +40,7 @@ class _Sample(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Tell whether the user may change the file's mode and move the file. Root may, except where nobody may
-        write."""
+        """Tell whether the user may change the file's mode and move it. Root may, except where nobody may write."""
         return self.writable if os.geteuid() == 0 else os.geteuid() == self.status.st_uid
 
 

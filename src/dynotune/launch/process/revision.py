@@ -41,8 +41,7 @@ def find(cwd: Path, ref: str) -> Revision:
 
     Raises:
         CannotRunHere: git is not installed.
-        UsageError: `cwd` is in no repository, or the revision is unknown, has other submodules or equals the working
-            tree.
+        UsageError: no repository, or the revision is unknown, has other submodules, or equals the working tree.
     """
     root = Path(_git(cwd, "rev-parse", "--show-toplevel").strip()).resolve()
     try:

@@ -198,8 +198,7 @@ def _is_held(folder: Path) -> bool:
 
 
 def remove_run(folder: Path) -> int:
-    """Remove a run folder without following links; return the bytes freed. Raises DynotuneError: the folder is in use,
-    or removal is denied."""
+    """Remove a run folder without following links; return the bytes freed. Raises DynotuneError: in use, or denied."""
     if in_use([folder]):
         raise UsageError(f"The run {folder.name} is still in use.", hint="Wait for its end, or end it; then repeat.")
     num_bytes = size_bytes(folder)

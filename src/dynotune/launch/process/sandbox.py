@@ -36,10 +36,10 @@ except overlay.NoOverlay as error:
 """
 
 
-def available(cwd: Path, run_dir: Path) -> str | None: """Return the reason why no copy-on-write view of `cwd` is
-    possible here; None if a view is possible.
+def available(cwd: Path, run_dir: Path) -> str | None:
+    """Return the reason why no copy-on-write view of `cwd` is possible here; None if a view is possible.
 
-    The answer comes from making a view, once per process for the same two file trees.
+    A view is made as a test, once per process for the same two file trees.
     """
     place = _find_place(cwd.resolve(), run_dir.resolve().parent)
     return place if isinstance(place, str) else None
@@ -56,12 +56,14 @@ class Seed(NamedTuple):
     gone: Sequence[str]
 
 
-def prepare( cwd: Path, run_dir: Path, keep: Sequence[Path] = (), seed: Seed | None = None, lease: Lease | None = None )
-    -> View | str: """Make a view with its layers for one run, or return the reason why no view is possible.
+def prepare(
+    cwd: Path, run_dir: Path, keep: Sequence[Path] = (), seed: Seed | None = None, lease: Lease | None = None
+) -> View | str:
+    """Make a view with its layers for one run, or return the reason why no view is possible.
 
     Args:
-        keep: folders below `cwd` that stay writable for real, besides the run folder.
-        seed: differences to show; its root is covered in place of `cwd`.
+        keep: folders below `cwd` to which writes go for real, in addition to the run folder.
+        seed: differences to show; the view covers the seed's root in place of `cwd`.
     """
     cwd = cwd if seed is None else seed.root
     cwd, run_dir = cwd.resolve(), run_dir.resolve()
@@ -80,8 +82,9 @@ def prepare( cwd: Path, run_dir: Path, keep: Sequence[Path] = (), seed: Seed | N
     return view
 
 
-def changes_in(view: View) -> Changes: """List the files that the copies show as created, changed or deleted. Call this
-    function after all processes have ended."""
+def changes_in(view: View) -> Changes:
+    """List the files that the copies show as created, changed or deleted. Call this function after all processes have
+    ended."""
     created: set[str] = set()
     changed: set[str] = set()
     deleted: set[str] = set()
@@ -149,15 +152,13 @@ def _is_as_seeded(view: View, name: str, status: os.stat_result) -> bool:
 
 
 def _was_gone(view: View, name: str) -> bool:
-    """Tell whether `name` was hidden before the program began: a hidden file, or a folder that contained a hidden
-    file."""
+    """Tell whether `name` was hidden before the program began: a hidden file, or a folder with a hidden file."""
     return name in view.gone or (name.endswith("/") and any(gone.startswith(name) for gone in view.gone))
 
 
 @cache
 def _find_place(cwd: Path, runs: Path) -> Path | str | None:
-    """Find the place of the copies: a temporary folder, None for the run folder, or the reason why no place is
-    suitable."""
+    """Find the place of the copies: a temporary folder, None for the run folder, or why no place is suitable."""
     if cwd == Path("/"):
         return "the working directory is the root of all files"
     reasons = []

@@ -24,8 +24,7 @@ def opened() -> BinaryIO:
 
 @contextlib.contextmanager
 def captured(run_dir: Path | None) -> Iterator[dict[str, Any]]:
-    """Yield streams for subprocess: the opened input, and output files in the run folder (without it dynotune's
-    streams).
+    """Yield streams for subprocess: the opened input, and output files in the run folder, or dynotune's own streams.
 
     Raises CannotRunHere: the folder cannot be written.
     """

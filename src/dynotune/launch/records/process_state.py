@@ -91,8 +91,7 @@ def _seen(model: Model, moments: dict[str, Any]) -> Model:
 
 
 def _parts(said: dict[str, Any]) -> dict[str, Any]:
-    """Return fields of ProcessState; a field whose inspection failed in the process is Unknown, if the field allows
-    Unknown."""
+    """Return fields of ProcessState; a field whose inspection failed is Unknown, if the field allows Unknown."""
     parts = {name: document.convert(said[name], type_) for name, type_ in _PARTS.items() if name in said}
     for name in ("collections", "compilation"):
         if name not in parts and name in said.get("failed", {}):

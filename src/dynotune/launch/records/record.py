@@ -101,8 +101,7 @@ class Record(msgspec.Struct):
         return found[-1] if found else None
 
     def among_ranks(self, field: str) -> int | None:
-        """Return `rank` or `world_size`: the process group's value when the step was found, else the environment's
-        value."""
+        """Return `rank` or `world_size`: the process group's value when the step was found, else the environment's."""
         for event in ("cycle", "process"):
             value = (self.last(event) or {}).get(field)
             if isinstance(value, int):
@@ -140,7 +139,7 @@ class Reader:
         return self.record
 
     def _read_some(self) -> bool:
-        """Read a chunk; return whether the file may have more. Most of a record's file is preallocated and still
+        """Read a chunk; return whether the file may have more data. Most of the file is preallocated and still
         empty."""
         raw = self._piece(self._position, _PIECE_BYTES)
         if len(raw) == _PIECE_BYTES and self._position and _HEAD.unpack_from(raw)[0] > _PIECE_BYTES - _HEAD.size:
@@ -290,8 +289,7 @@ def _summary(record: Record, launched_s: float) -> Process:
 def read_back(processes: Sequence[Process], settings: Sequence[Setting] = ()) -> list[Readback]:
     """Return for each setting whether the processes that ran steps applied it; one "no" outweighs any "yes".
 
-    `settings`: settings of the run. Settings of the command or environment count as applied if the run was started with
-    these settings.
+    `settings`: settings of the run. Settings of the launch count as applied if the run was started with these settings.
     """
     telling = [process for process in processes if process.num_steps] or [p for p in processes if p.torch]
     found: dict[str, Readback] = {}

@@ -125,8 +125,7 @@ class Arm:
             raise NotSwitched(self._failure)
 
     def on(self) -> None:
-        """Switch the candidate on. Raises NotSwitched: a setting had no effect; HasAlready: nothing is left to
-        switch."""
+        """Switch the candidate on. Raises NotSwitched: a setting had no effect; HasAlready: no setting is left."""
         self.is_on = True
         for switch in list(self._switches):
             self._turned.append(switch)

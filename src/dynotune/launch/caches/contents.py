@@ -42,8 +42,7 @@ VARIABLES_FILE = "environment.sh"
 
 
 class Place(NamedTuple):
-    """A cache: its folder (which need not exist), the variable that moves the cache, and why the cache is off, if
-    so."""
+    """A cache: its folder (which need not exist), the variable that moves the cache, and why a cache is off."""
 
     name: CacheName
     path: Path | Unknown

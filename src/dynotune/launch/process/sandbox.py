@@ -83,8 +83,7 @@ def prepare(
 
 
 def changes_in(view: View) -> Changes:
-    """List the files that the copies show as created, changed or deleted. Call this function after all processes have
-    ended."""
+    """List the files that the copies show as created, changed or deleted; all processes must have ended before."""
     created: set[str] = set()
     changed: set[str] = set()
     deleted: set[str] = set()

@@ -129,7 +129,7 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
 
 
 def _grown(events: _Events, begin_s: float, end_s: float) -> dict[str, float]:
-    """Return the growth of one maker's counts in the window, or since the maker's begin if later."""
+    """Return the growth of one maker's counts in the window, or since its begin if no event precedes the window."""
     within = [event for event in events if event["begin_s"] <= end_s and event["at_s"] >= begin_s]
     if not within:
         return {"num": 0}

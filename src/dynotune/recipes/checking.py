@@ -41,8 +41,7 @@ class Differs(msgspec.Struct, frozen=True):
     """Describe a difference between this machine and the machine where a recipe was proved.
 
     Args:
-        proved: value on the machine of the proof; "" if not in the recipe. `here`: value on this machine; "" if
-            unknown.
+        proved: value on the machine of the proof; "" if not in the recipe. `here`: value here; "" if unknown.
     """
 
     what: str

@@ -68,8 +68,7 @@ def recipe_of(study: Study) -> Recipe:
 
 
 def _holds(first: Recipe, study: Study) -> bool:
-    """Tell whether a recipe's statement was proved on this machine and command, and with the recipe's present
-    settings."""
+    """Tell whether a recipe's statement was proved on this machine and command, and with its present settings."""
     head, run = first.recipe, study.run
     told = (head.objective, head.caches, head.step_function, head.phase)
     now = (run.objective, run.caches, run.step_function, run.phase)
@@ -115,8 +114,7 @@ def _created(study: Study) -> str:
 
 
 def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
-    """Return the setting's proof: its ablation, or the confirmation if no setting was ablated or no other setting
-    exists.
+    """Return the setting's proof: its ablation, or the confirmation if none was ablated or it is the only setting.
 
     When the study adds one setting to a recipe, the confirmation compares with and without just this setting.
     """

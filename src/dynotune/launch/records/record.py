@@ -139,8 +139,7 @@ class Reader:
         return self.record
 
     def _read_some(self) -> bool:
-        """Read a chunk; return whether more data may follow. Most of a record's file is preallocated and still
-        empty."""
+        """Read a chunk; return whether more data may follow. Most of a record is preallocated and still empty."""
         raw = self._piece(self._position, _PIECE_BYTES)
         if len(raw) == _PIECE_BYTES and self._position and _HEAD.unpack_from(raw)[0] > _PIECE_BYTES - _HEAD.size:
             raw = self._piece(self._position, _HEAD.size + _HEAD.unpack_from(raw)[0])

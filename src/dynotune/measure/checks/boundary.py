@@ -48,8 +48,8 @@ def boundary(
 ) -> tuple[Precision, Path]:
     """Compare each precision with the command as written; return the answer and the folder that contains the answer.
 
-    `budget_s`: seconds for comparisons of speed, in equal parts; time that a comparison leaves goes to later
-    comparisons.
+    `budget_s`: seconds for comparisons of speed, in equal parts; later comparisons get the time that earlier ones
+    leave.
 
     Raises CommandFailed, CannotRunHere, UsageError: the command or the machine failed, whatever the precision.
     """
@@ -106,8 +106,7 @@ class _Program:
         return ""
 
     def _judged(self, name: str, setting: Setting, num_left: int) -> PrecisionArm:
-        """Judge results first; time only precisions with right results. `num_left`: number of precisions that share the
-        time."""
+        """Judge results first; time only precisions with right results. `num_left`: precisions that share the time."""
         found = PrecisionArm(name=name, settings=[setting])
         try:
             settings, arm, results = self._settled(name, setting)
@@ -136,8 +135,7 @@ class _Program:
             )
 
     def _settled(self, name: str, setting: Setting, kept: tuple[str, ...] = ()) -> Settled:
-        """Leave modules out of quantization, each time the first module with wrong results, if the results then become
-        right."""
+        """Leave modules out of quantization, each time the first module with wrong results, if results become right."""
         settings = [setting, *([Setting(KEEP, ",".join(kept))] if kept else [])]
         label = f"{name} without {len(kept)}" if kept else name
         arm = self._computed(label, settings)
@@ -150,8 +148,7 @@ class _Program:
         return settings, arm, results
 
     def _band(self, name: str, settings: Sequence[Setting], arm: guard.Readings) -> Band | None:
-        """Train under further seeds, with and without the settings, if these runs fit into the time of one
-        comparison."""
+        """Train under further seeds, with and without the settings, if the runs fit into one comparison's time."""
         if self.own.first[0].what != "losses" or (self._share_s is not None and self._share_s < 2 * self._run_s):
             return None
         seeds = range(1, NUM_SEEDS)
@@ -172,8 +169,7 @@ class _Program:
 
 
 def band(baseline: Sequence[guard.Readings], candidate: Sequence[guard.Readings]) -> Band | None:
-    """Return the final losses of both variants under the same seeds; None if a loss is not a number, or seeds have no
-    effect."""
+    """Return the final losses under the same seeds; None if a loss is not a number, or the seeds have no effect."""
     ends = [[one[0].losses[-LAST:] for one in side] for side in (baseline, candidate)]
     ours, mine = (
         [fmean(math.nan if loss is None else loss for loss in losses or [None]) for losses in side] for side in ends

@@ -7,8 +7,7 @@ rounded as the setting promises. Guarded runs have dropout off, since other kern
 Some programs allow no reference run, because a module draws random numbers or cannot compute in float64. For such
 programs, fixed tolerances apply. A candidate beyond the tolerances is compared with the program's difference from
 itself: the baseline runs again and, if its modules draw random numbers, once more with other random numbers. If the
-candidate's results are alike at first and drift away later, the baseline also runs with weights moved by a rounding
-error.
+candidate's results drift away only later, the baseline also runs with weights moved by a rounding error.
 """
 
 import math
@@ -85,8 +84,7 @@ class Own(msgspec.Struct, kw_only=True):
     """Readings of the baseline from a first run and, if needed, from a second run and a run with other random numbers.
 
     Args:
-        reference: readings of a run in the number type `reference_type`; Unknown if the baseline cannot compute in that
-            type.
+        reference: readings of a run in the type `reference_type`; Unknown if the baseline cannot compute in this type.
         rounded: map of a share to the readings of a run whose numbers are rounded by that share.
     """
 

@@ -25,8 +25,7 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     Args:
         first: allowed difference of each of the first losses, before losses can drift apart.
         later: allowed difference of the mean over a stretch of later losses.
-        outputs: allowed difference of an output's elements, sums and mean square, relative to the tensor's root mean
-            square.
+        outputs: allowed difference of an output's elements and means, relative to the tensor's root mean square.
         rounding: relative rounding error of one number.
         least: rounding explains errors up to this size in any case.
         redraws: whether kernels may draw other random numbers from the same seed.

@@ -1,8 +1,7 @@
 """Compare within one live run: switch the candidate on and off in blocks.
 
 A block of stretches is used like a pair of runs. Baseline and candidate have stretches of steps in a random order, and
-the same group-sequential test judges the blocks. No block needs a start, and differences between processes affect
-baseline and candidate alike.
+the same group-sequential test judges the blocks. No block needs a start, and both variants run in the same process.
 """
 
 import statistics

@@ -163,8 +163,7 @@ class _Session:
         return self._comparison
 
     def _within(self) -> bool:
-        """Compare within one live run; return whether the comparison worked. Blocks of an interrupted attempt are
-        repeated."""
+        """Compare within one live run; return whether this worked. Blocks of an interrupted attempt are repeated."""
         self._update(pairs=[])
         self._watcher.say("The settings can be switched while the command runs: one run compares them, in blocks.")
         found, reason = in_process.compare_within(

@@ -91,8 +91,7 @@ def judge(
         seen: spread of earlier pairs of the same command, which improves the estimate from few pairs. `seen` never
             makes the spread of `pairs` smaller, since an earlier quiet machine says nothing about a noisy machine now.
         margin: the verdict is `same` if the ratio lies between 1/(1 + margin) and 1 + margin.
-        num_voided: number of void pairs, which did not measure baseline and candidate. While void pairs are more than a
-            fifth of all, no look decides.
+        num_voided: number of pairs that are void. While void pairs are more than a fifth of all pairs, no look decides.
         error: rate of calling a setting without effect `faster` or `slower`, over all looks together.
         precision: continue until the interval is as narrow as this share of a shown difference, while pairs are left.
         ended: the time is up, and no more pairs will come. The pairs since the last look are judged at the level of the
@@ -153,8 +152,7 @@ def judge(
 def judge_comparison(
     comparison: Comparison, pairs: Sequence[Pair] | None = None, *, precision: float = math.inf, **more: Any
 ) -> SequentialResult:
-    """Judge `pairs` (None: the comparison's pairs) by the comparison's request, whose default precision is
-    `precision`."""
+    """Judge `pairs` (None: the comparison's pairs) by the comparison's request; `precision` is the default."""
     return judge(
         comparison.pairs if pairs is None else pairs,
         seen=comparison.seen,
@@ -245,8 +243,7 @@ def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN) -> _Fit:
 
 
 def _variance(residuals: Sequence[float], df: int, seen: Spread) -> float:
-    """Return the variance of a log ratio, pooled from `seen` and the residuals, but no less than the residuals'
-    variance."""
+    """Return the variance of a log ratio, pooled from `seen` and the residuals, at least the residuals' variance."""
     own = math.fsum(value**2 for value in residuals)
     return max((own + seen.df * seen.variance) / (df + seen.df), own / df if df else 0.0)
 
@@ -294,8 +291,7 @@ def sign_flip_p(values: Sequence[float]) -> float:
 
 
 def _drawn_sign_flip_p(values: Sequence[float]) -> float:
-    """Return the p-value of `sign_flip_p` from random flips with a fixed seed; the observed signs are one of the
-    flips."""
+    """Return the p-value of `sign_flip_p` from random flips with a fixed seed, including the observed signs."""
     import numpy as np
 
     signs = np.random.default_rng(0).integers(0, 2, (2**MOST_FLIPPED - 1, len(values))) * 2 - 1
@@ -305,7 +301,8 @@ def _drawn_sign_flip_p(values: Sequence[float]) -> float:
 
 
 def _pairs_to_settle(fit: _Fit, level: float, equivalence_level: float, margin: float) -> int | None:
-    """Return the number of pairs that gives the likelier verdict with 80% power, if the estimates are true."""
+    """Return the number of pairs after which the nearer verdict is reached with 80% power, if the estimates are
+    true."""
     from scipy.special import ndtri
 
     if math.isinf(fit.half_width(level)):

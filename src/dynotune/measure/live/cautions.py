@@ -54,8 +54,7 @@ def window_cautions(run: RunSpec, window: WindowPlan) -> list[str]:
 
 
 def cache_cautions(request: CompareRequest) -> list[str]:
-    """List cautions about caches that settings move: baseline and candidate share such caches, which are not
-    emptied."""
+    """List cautions about caches that settings move: baseline and candidate share these caches, without emptying."""
     of_arm = {arm: contents.named(request.arm(arm), request.run.cwd) for arm in ("baseline", "candidate")}
     shared = set(of_arm["baseline"].values()) & set(of_arm["candidate"].values())
     both = "Baseline and candidate share the caches in {}, so the second reuses what the first compiled."

@@ -378,7 +378,7 @@ def _peak_tree_bytes(samples: Sequence[probe.Sample]) -> int | Unknown:
 
 
 def _outside(sampler: probe.Sampler, run: Run) -> probe.Interference | None:
-    """Return the disturbances from outside during the measurement; None without a window or samples."""
+    """Return the disturbances from outside during the measurement; None if no interval was measured."""
     spans = [(process.window.begin_s, process.window.end_s) for process in run.processes if process.window is not None]
     # The steps of a trace take less time than the sampling interval, so the interval before them counts too.
     spans += [

@@ -46,8 +46,7 @@ class WindowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The window of every run of a comparison.
 
     Args:
-        start_s: seconds from launch to the window, in the slowest of the planning runs; `step_s`: seconds of the
-            slowest step.
+        start_s: seconds from launch to the window, in the slowest planning run; `step_s`: seconds of the slowest step.
         steady: false if a pilot had not become steady.
         whole_epochs: number of the loader's epochs in the window; 0 if the window is shorter, or epochs are unknown.
         num_steps: 0 if a run ends with its first step and no steps are timed.
@@ -294,8 +293,7 @@ def plan_window(
 def steps_from(warmup: int, record: Record) -> list[float]:
     """Return times of the steps after warm-up, or of the last steps if few; no steps after a window's end.
 
-    The window's end synchronised the device, and the host then runs ahead of the device, so later steps are not
-    representative for a while.
+    After a window's end, where the device was synchronised, the host runs ahead, so steps are unusual for a while.
     """
     window, times = record.last("window"), record.step_s
     if window and (end := window["first_step"] + window["num_steps"]) >= MIN_WINDOW_STEPS:
@@ -310,8 +308,7 @@ def _timed_step_s(record: Record) -> float:
 
 
 def _warmup(run: RunSpec, records: Sequence[Record], found: Sequence[int | None], most: int | None) -> int:
-    """Return the number of steps before the window, so many that every run has found its step when the window
-    begins."""
+    """Return the number of steps before the window; by the window's begin, every run must have found its step."""
     fixed = max(num_steps_to_find(record) for record in records)
     if run.warmup_steps is not None:
         return max(run.warmup_steps, fixed + 1)
@@ -342,8 +339,7 @@ def fewest_steps(run: RunSpec, step_s: float) -> int:
 
 
 def _first_step_only(pilots: Sequence[Outcome]) -> WindowPlan:
-    """Plan runs that end with the first step, which is recognised a few steps later, when the cycle of events is
-    found."""
+    """Plan runs that end with the first step, which is recognised a few steps later, with the cycle of events."""
     ends_s = []
     for pilot in pilots:
         record = pilot.records[0]

@@ -60,8 +60,7 @@ def earliest(records: Sequence[Record]) -> int:
 
 
 def past_epoch_begin(record: Record, step: int, num_steps: int) -> int:
-    """Return `step`, or the next step whose `num_steps` contain no begin of an epoch, if the epochs' length is
-    known."""
+    """Return `step`, or the next step whose `num_steps` contain no begin of an epoch, if epochs have known length."""
     length = epoch_steps([record])
     if length is None or num_steps + 1 >= length:
         return step
@@ -97,8 +96,7 @@ def _trace(request: RecordRequest, at_step: int, num_steps: int) -> RecordTrace:
 
 
 def _num_steps(request: RecordRequest, step_s: float, wanted: int = FEWEST_STEPS) -> int:
-    """Return as many steps as fit, and at least `wanted` if recording them takes no longer than usual without
-    stacks."""
+    """Return how many steps fit, and at least `wanted` if recording takes no longer than usual without stacks."""
     fits = int((RECORDED_WITH_STACKS_S if request.stacks else RECORDED_S) / step_s)
     return request.num_steps or min(MOST_STEPS, max(FEWEST_STEPS, fits, min(wanted, int(RECORDED_S / step_s))))
 

@@ -31,8 +31,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         folder: run folder.
         traces: trace files in the folder, one per rank, in order of ranks.
         notes: cautions for reading the traces.
-        slowed: time of a recorded step over the time of a step before, for the rank that was slowed least; None if
-            unknown.
+        slowed: time of a recorded step over the time of an earlier step, for the rank slowed least; None if unknown.
     """
 
     folder: Path

@@ -117,8 +117,7 @@ def _kernels_bytes(startup: Startup) -> int:
 
 
 def _is_too_small(cache: Cache, needed: int, startup: Startup) -> bool:
-    """Tell whether the limit of the driver's cache is below twice the needed size, or the driver kept no code at
-    all."""
+    """Tell whether the driver's cache is limited to less than twice the needed size, or the driver kept no code."""
     limit = cache.limit_bytes if isinstance(cache.limit_bytes, int) else policy.SURELY_KEPT_BYTES
     # Without a GPU, no driver compiles or keeps anything.
     return needed > limit / 2 if needed else limit < policy.SURELY_KEPT_BYTES and startup.facts.get("gpu.count") != 0
@@ -185,8 +184,7 @@ def _why_lost(cache: Cache | None) -> str:
 
 
 def to_set(startup: Startup) -> dict[str, str]:
-    """Return environment variables worth setting, with reasons; a placeholder for a user's folder starts with
-    `/path`."""
+    """Return variables worth setting, with reasons; a placeholder for a folder of the user's starts with `/path`."""
     found: dict[str, str] = {}
     left = {growth.name for start in startup.starts("cold") for growth in start.added if growth.size_bytes}
     cuda, inductor = _own_of(startup, "cuda"), _own_of(startup, "inductor")

@@ -23,8 +23,7 @@ LEAST_LAUNCHER_S = 0.02
 
 
 def split(spans: Iterable[Span], begin_s: float, end_s: float) -> dict[Phase, float]:
-    """Divide the time from `begin_s` to `end_s`: each instant belongs to the latest-begun span that contains the
-    instant.
+    """Divide the time from `begin_s` to `end_s`: each instant belongs to the latest-begun span around the instant.
 
     Spans may nest, overlap, repeat, and extend beyond the ends; time outside all spans is `other`.
 

@@ -57,7 +57,7 @@ def orders(num_blocks: int, seed: int) -> list[tuple[Arm, ...]]:
 
 
 def pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
-    """Return pairs with starts of the state `state` as the baseline and warm starts as the candidate."""
+    """Return pairs with starts of cache state `arm` as the baseline and warm starts as the candidate."""
     found = []
     for block in blocks:
         base, warm = block.of(arm), block.of("warm")
@@ -163,8 +163,8 @@ class _Attempt:
     # Pilots
 
     def _pilots(self) -> None:
-        """Run the pilots: a cold start fills the warm caches; warm starts until one adds nothing; a start with caches
-        off."""
+        """Run the pilots: a cold start fills the warm caches; warm starts until one adds no file; a start without
+        caches."""
         limit = limit_s(self._request.run, None)
         cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         cold, outcome = self._pilot("cold", "pilot-cold", limit, Steadiness(self._request.run))

@@ -160,8 +160,7 @@ def _refuse(outcome: Outcome, launch: LaunchPlan, limit_s: float, spec: RunSpec,
 
 
 def _make_kept(found: Sequence[Place], cwd: Path) -> None:
-    """Create a cache in the working folder, since the folder's copy-on-write view would discard a cache created by a
-    run."""
+    """Create a cache in the working folder, since a copy-on-write view would discard a cache that a run creates."""
     for place in found:
         if isinstance(place.path, Path) and place.path.resolve().is_relative_to(cwd.resolve()) and not place.off:
             with contextlib.suppress(OSError):

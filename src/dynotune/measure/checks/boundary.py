@@ -48,8 +48,7 @@ def boundary(
 ) -> tuple[Precision, Path]:
     """Compare each precision with the command as written; return the answer and the folder that contains the answer.
 
-    `budget_s`: seconds for comparisons of speed, in equal parts; later comparisons get the time that earlier ones
-    leave.
+    `budget_s`: seconds for comparisons of speed, in equal parts; later comparisons get the time that is left.
 
     Raises CommandFailed, CannotRunHere, UsageError: the command or the machine failed, whatever the precision.
     """

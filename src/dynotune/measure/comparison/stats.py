@@ -301,8 +301,7 @@ def _drawn_sign_flip_p(values: Sequence[float]) -> float:
 
 
 def _pairs_to_settle(fit: _Fit, level: float, equivalence_level: float, margin: float) -> int | None:
-    """Return the number of pairs after which the nearer verdict is reached with 80% power, if the estimates are
-    true."""
+    """Return the number of pairs that reaches the nearer verdict with 80% power, if the estimates are true."""
     from scipy.special import ndtri
 
     if math.isinf(fit.half_width(level)):

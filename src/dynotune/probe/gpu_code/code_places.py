@@ -118,8 +118,7 @@ def of_interpreter(python: str, places: Places, env: Mapping[str, str], cwd: Pat
 def of_command(command: Sequence[str], places: Places, env: Mapping[str, str], cwd: Path) -> str | Unknown:
     """Add the files that a command would load: its interpreter's packages, or the program with its linked libraries.
 
-    The command is not run. Return the interpreter or the program; Unknown if only a run would show which program
-    starts.
+    The command is not run. Return the interpreter or the program; Unknown if only a run would show either.
     """
     python = interpreter(command, env, cwd)
     if isinstance(python, str):

@@ -55,8 +55,7 @@ def total(values: Iterable[float | Unknown]) -> float:
 
 
 def covers(samples: Sequence[Sample], begin_s: float, end_s: float) -> bool:
-    """Tell whether samples reach from before to after the window. Raises ValueError: the window ends before it
-    begins."""
+    """Tell whether samples reach from before to after the window. Raises ValueError: the window's end comes first."""
     if not begin_s < end_s:
         raise ValueError(f"a window from {begin_s} to {end_s} s")
     return bool(samples) and samples[0].time_s <= begin_s and end_s <= samples[-1].time_s
@@ -88,8 +87,7 @@ class Window:
         return needed(growth(self.samples, counter, self.begin_s, self.end_s))
 
     def other_cpu_s(self) -> float:
-        """Return CPU time (s) of our cores that neither the tree nor dynotune used; slightly negative by counter
-        errors.
+        """Return CPU time (s) of our cores that neither the tree nor dynotune used; counter errors can make it < 0.
 
         Kernel threads count as others, because their work cannot be attributed.
         """

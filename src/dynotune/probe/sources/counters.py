@@ -79,8 +79,7 @@ class TreeCounter:
         return frozenset(self._pids)
 
     def read(self, pids: Iterable[int]) -> Tree:
-        """Read the tree's counts again. A known process belongs to the tree until the process ends; an end is no
-        error."""
+        """Read the tree's counts again. A known process belongs to the tree until its end, which is no error."""
         listed = set(pids)
         living: dict[tuple[int, int], _Usage] = {}
         # Read parents first: a child read before its parent could end in between and be counted in both.

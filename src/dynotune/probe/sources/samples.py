@@ -1,5 +1,4 @@
-"""Define a sample (the machine's state at one time), and `samples.jsonl`: a line with the schema, then a sample a
-line."""
+"""Define a sample, the machine's state at one time, and `samples.jsonl`: a line with the schema, then the samples."""
 
 import errno
 import os

@@ -2,7 +2,7 @@
 
 The agent uses the standard library only, torch after the program has imported it, and nothing of dynotune's other
 rooms. `bootstrap/sitecustomize.py` loads the agent under the name `_dynotune_agent`, whatever the user's environment
-contains. The agent writes its own errors to the record, and they never reach the program.
+contains. The agent writes its own errors to the record; no error of the agent reaches the program.
 """
 
 from __future__ import annotations

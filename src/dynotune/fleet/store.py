@@ -186,7 +186,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return found
 
     def study(self, name: str) -> Study:
-        """Return the study from the database. Raises UsageError: no such study; StorageLost, RecordError."""
+        """Return the study from the database. Raises UsageError: no study has this name; StorageLost, RecordError."""
         with self._transaction() as do:
             text = do(f"SELECT {_TEXT.format('document')} FROM study WHERE name = :study", study=name).scalar()
         if text is None:

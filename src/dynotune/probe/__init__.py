@@ -1,4 +1,4 @@
-"""Collect facts about machine, environment and processes, and samples over time. This room never changes facts.
+"""Collect facts about machine, environment and processes, and samples over time. This room only reads.
 
 `machine` gathers all facts within a deadline: `host.*`, `gpu.*` and `env.*` of this machine, and `python.*`, `torch.*`
 and `package.*` of an interpreter, through `torch_build`. An unavailable fact is Unknown with a reason. `Sampler` takes

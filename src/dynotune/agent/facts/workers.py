@@ -121,7 +121,7 @@ _TOLD = ("begin_s", "num", "fetch_s", "collate_s", "decode_s", "cpu_s", "longest
 
 
 class Counts:
-    """Counts of the batches that one data set and collate function made in this process, in seconds."""
+    """Number and times (s) of the batches that one data set and collate function made in this process."""
 
     def __init__(self, facts: dict[str, Any], worker: Any, clock: Callable[[], float]) -> None:
         self.facts, self.worker, self.clock = facts, worker, clock

@@ -36,7 +36,7 @@ def build(
         facts: facts of the machine; `torch.version` decides which name of the allocator's variable to use.
 
     Raises:
-        UsageError: two of the settings set the same variable or option.
+        UsageError: two settings set the same variable or option.
         CannotRunHere: a library to preload is not installed, or the allocator's variable is ambiguous.
     """
     _refuse_conflicts(settings)

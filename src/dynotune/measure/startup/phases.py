@@ -51,7 +51,7 @@ def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float
     """Return the phases from launch to `end_s`, of the process that ran the first step or printed the awaited line.
 
     Returns:
-        All phases in order, in seconds; 0 if a phase was observed and did not occur. Known ones sum to `end_s -
+        All phases in order, in seconds; 0 if a phase was observed and did not occur. Known phases sum to `end_s -
         launched_s`.
     """
     begun_s = next((span.begin_s for span in _recorded(record) if span.phase == "agent"), None)

@@ -37,7 +37,7 @@ def export_parts(
         shm_size: size that the user gave, in Kubernetes' notation.
 
     Raises:
-        UsageError: two of the settings set the same variable or option.
+        UsageError: two settings set the same variable or option.
     """
     chosen = [(setting, knobs.get(setting.knob)) for setting in settings]
     size, why = _shm(recipe, settings, shm_size)

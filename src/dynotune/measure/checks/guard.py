@@ -376,8 +376,7 @@ def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Gu
 
 
 def _first_departure(least: float, *sides: Reading) -> str:
-    """Return the first module whose results have errors beyond rounding. `sides`: reference, baseline, rounded,
-    candidate."""
+    """Return the first module with errors beyond rounding errors. `sides`: reference, baseline, rounded, candidate."""
     exact, ours, moved, mine = (dict(one.parts) for one in sides)
     for name in mine:
         if name in exact and name in ours and name in moved:

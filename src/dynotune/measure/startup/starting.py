@@ -163,8 +163,7 @@ class _Attempt:
     # Pilots
 
     def _pilots(self) -> None:
-        """Run the pilots: a cold start fills the warm caches; then warm starts until no file is added; then no
-        caches."""
+        """Run the pilots: a cold start fills the caches; warm starts until no file is added; one without caches."""
         limit = limit_s(self._request.run, None)
         cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         cold, outcome = self._pilot("cold", "pilot-cold", limit, Steadiness(self._request.run))

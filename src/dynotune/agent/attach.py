@@ -227,7 +227,7 @@ class Agent:
     # After a step has been found or has ended
 
     def _search_again(self) -> bool:
-        """Tell whether to search for another step; not while a task runs, because its step must not change."""
+        """Tell whether to search for another kind of step; not during a task, whose step must not change."""
         if self._tasks.has_begun:
             return False
         if self._program.roots is not None:
@@ -263,11 +263,11 @@ class Agent:
             roots.watch_only(self._needed, self._steps.cover_of_anchor)
 
     def _new_events(self) -> int:
-        """Return flags of a step for events since the last call: compilations, new device memory, collections.
+        """Return a step's flags for events since the last call: compilations, new device memory, garbage collections.
 
         Allocations are read at most once in two milliseconds, because reading takes 20 µs. A step with an allocation is
-        longer than others, so the read mostly follows that step. Recorded steps are not checked: the trace would show
-        it.
+        longer than others, so the read mostly follows that step. Traced steps are not checked, because the trace would
+        show the check.
         """
         if self._tasks.is_recording:
             return 0
@@ -284,7 +284,7 @@ class Agent:
     # Before and after tasks
 
     def _before_task(self) -> None:
-        """Restore the settings, and stop recording the state, before a task begins."""
+        """Restore the settings' values, and stop recording the program's state, before a task begins."""
         self._guard("settings", self._settings.hold)
         roots = self._program.roots
         if self._state is not None and roots is not None and not self._settings.wants_around:
@@ -321,7 +321,7 @@ class Agent:
     def _forked(self) -> None:
         """Give a forked child its own record, which begins with the child's first event.
 
-        The child takes tasks if it does the work, that is, if its parent has done nothing yet.
+        The child accepts tasks if the child does the program's work, that is, if the parent has not run any step yet.
         """
         self._writer.reset_after_fork()
         if self._startup is not None:

@@ -27,7 +27,7 @@ class RayHosts:
 
     Raises:
         UsageError: Ray is not installed.
-        CannotRunHere: there is no such cluster, or the cluster has another version of Ray or Python.
+        CannotRunHere: no cluster has this address, or the cluster has another version of Ray or Python.
     """
 
     def __init__(

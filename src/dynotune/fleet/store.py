@@ -3,7 +3,7 @@
 One worker leads a study: it plans the runs, and writes the study and its trials. The other workers take blocks of runs.
 The lead and each block are leases: a lease lasts while its worker's heartbeat goes on, by the clock of the database.
 The database accepts the result of a block once, and only from the worker that holds the block's lease. When a worker is
-killed, another one runs its block again, or takes over the lead with all written trials.
+killed, another worker runs its block again, or takes over the lead with all written trials.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def open_store(url: str, warn: Callable[[str], None], *, lease_s: float = LEASE_
     """Open the database and migrate its tables. `warn` gets one message when the database is lost.
 
     Raises:
-        UsageError: the URL is not one of SQLite or PostgreSQL, or the driver for it is not installed.
+        UsageError: the URL names neither SQLite nor PostgreSQL, or the database's driver is not installed.
         CannotRunHere: the database cannot be reached, or a newer dynotune wrote it.
     """
     try:
@@ -186,7 +186,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return found
 
     def study(self, name: str) -> Study:
-        """Return the study from the database. Raises UsageError: no such study; StorageLost, RecordError."""
+        """Return the study from the database. Raises UsageError: no study has this name; StorageLost, RecordError."""
         with self._transaction() as do:
             text = do(f"SELECT {_TEXT.format('document')} FROM study WHERE name = :study", study=name).scalar()
         if text is None:
@@ -197,7 +197,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return found
 
     def enter(self, study: Study, asked: str, folder: str) -> None:
-        """Take part in the study of this name; create the study if it does not exist.
+        """Take part in the study of this name; create the study if no study has this name.
 
         `asked`: text that identifies the study's command, options and code. `folder`: folder of this worker's runs.
 

@@ -1,11 +1,11 @@
-"""Turn settings and a command into a process tree, and read the records of its processes.
+"""Turn settings and a command into a process tree, and read the records of the tree's processes.
 
-`process/` starts a command and ends all processes that descend from it. This package also forwards signals, gives the
+`process/` starts a command and ends all processes that descend from it. `process/` also forwards signals, gives the
 command a copy-on-write view of the working directory, and lists the files that the command changed. `records/` reads
 what the agent wrote. `caches/` handles compile and kernel caches. `measuring` locks cores and GPUs against a second
 dynotune; `sweep` removes the remains of killed runs.
 
-`knobs` states the meaning of a setting. `measure` decides when a run is long enough and what its times mean.
+The room `knobs` states the meaning of a setting. `measure` decides when a run is long enough, and interprets times.
 
 The supervisor, a separate process, imports from this room without site-packages, so `__init__` imports lazily.
 """

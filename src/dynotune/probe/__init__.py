@@ -1,9 +1,9 @@
-"""Collect facts about machine, environment and processes, and samples over time. This room reads and never writes.
+"""Collect facts about machine, environment and processes, and samples over time. This room only reads.
 
 `machine` gathers all facts within a deadline: `host.*`, `gpu.*` and `env.*` of this machine, and `python.*`, `torch.*`
 and `package.*` of an interpreter, through `torch_build`. An unavailable fact is Unknown with a reason. `Sampler` takes
-samples beside a run. `over` gives the facts of a window of samples. `judge` reports disturbances from outside the
-measured processes. docs/reference/facts.md lists every fact.
+samples beside a run. `over` computes facts from the samples of a time window. `judge` reports disturbances from outside
+the measured processes. docs/reference/facts.md lists every fact.
 
 `sources/` reads, `facts/` names facts, `sampling/` takes samples, and `gpu_code/` lists the GPU code in files. Only the
 rooms that need `gpu_code` import it.

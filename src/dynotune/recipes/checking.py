@@ -1,4 +1,4 @@
-"""Turn an untrusted recipe into settings that may be applied here."""
+"""Turn an untrusted recipe into settings that may be applied on this machine."""
 
 import difflib
 import hashlib
@@ -41,7 +41,7 @@ class Differs(msgspec.Struct, frozen=True):
     """Describe a difference between this machine and the machine where a recipe was proved.
 
     Args:
-        proved: value on the machine of the proof; "" if not in the recipe. `here`: value here; "" if there is none.
+        proved: value on the machine of the proof; "" if not in the recipe. `here`: value here; "" if unknown.
     """
 
     what: str
@@ -58,7 +58,7 @@ class Differs(msgspec.Struct, frozen=True):
 
 
 def settings(recipe: Recipe, name: str, typed: Sequence[Setting] = ()) -> knobs.Checked:
-    """Return the settings to apply (the recipe's, overridden by those the user typed), and the rejected ones.
+    """Return the settings to apply (the recipe's, overridden by the user's), and the rejected settings.
 
     Args:
         name: file name of the recipe, for error messages.
@@ -75,7 +75,7 @@ def baseline(recipe: Recipe, name: str) -> list[Setting]:
     """Return the baseline that an untrusted recipe was compared with: values of the command's placeholders.
 
     Raises:
-        UsageError: as for `settings`, or one of the values is one that only the user may set.
+        UsageError: as for `settings`, or only the user may set one of the values.
     """
     pairs = (text.partition("=") for text in recipe.recipe.baseline)
     checked = knobs.check(_setting_of(knob, value, name) for knob, _, value in pairs)
@@ -88,7 +88,7 @@ def baseline(recipe: Recipe, name: str) -> list[Setting]:
 
 
 def not_applied(left_out: Sequence[Setting], name: str) -> list[str]:
-    """Return lines that name the settings of recipe `name` that are not applied, the reasons, and what to type."""
+    """Return lines that name the unapplied settings of recipe `name`, the reasons, and the text to type."""
     if not left_out:
         return []
     why = (
@@ -135,7 +135,7 @@ def _setting_of(knob: str, value: Scalar, name: str) -> Setting:
 
 
 def unproved(recipe: Recipe) -> list[str]:
-    """List each setting that the recipe has no proof for, in a sentence with the value that was proved."""
+    """List each setting whose value the recipe does not prove, in a sentence with the value that was proved."""
     proved = {proof.knob: proof.value for proof in recipe.proof}
     said = []
     for knob, value in recipe.settings.items():
@@ -150,11 +150,11 @@ def unproved(recipe: Recipe) -> list[str]:
 
 
 def differences(recipe: Recipe, facts: Facts, command: Sequence[str], *, strict: bool = False) -> list[Differs]:
-    """List how this machine and this command differ from those that `recipe` was proved on.
+    """List how this machine and this command differ from machine and command of the recipe's proof.
 
     Args:
         facts: facts of this machine. A fact that is Unknown here and known in the recipe counts as a difference.
-        strict: also list facts that the recipe should give and does not.
+        strict: whether to list also facts that the recipe should give and does not give.
     """
     found = [_machine_differs(recipe, facts, name) for name in _relevant(recipe, facts)]
     found.append(command_differs(recipe, command))
@@ -162,7 +162,7 @@ def differences(recipe: Recipe, facts: Facts, command: Sequence[str], *, strict:
 
 
 def _relevant(recipe: Recipe, facts: Facts) -> list[str]:
-    """Return the facts to compare. If either machine has no GPU, the number of GPUs is enough."""
+    """Return the facts to compare. If either machine has no GPU, only the numbers of GPUs are compared."""
     no_gpu = recipe.facts.get("gpu_count") == 0 or facts.get("gpu.count") == 0
     return [name for name in MATTERS if not (no_gpu and name in ("gpu", "driver"))]
 
@@ -180,7 +180,7 @@ def _machine_differs(recipe: Recipe, facts: Facts, name: str) -> Differs | None:
 
 
 def command_differs(recipe: Recipe, command: Sequence[str]) -> Differs | None:
-    """Describe how `command` differs from the recipe's. Folders and Python's version are ignored.
+    """Describe how `command` differs from the recipe's command. Folders and Python's version are ignored.
 
     `python train.py --data /mnt/a` and `/usr/bin/python3.12 src/train.py --data ~/a` are the same command. Other
     arguments, or the same arguments in another order, make another command.

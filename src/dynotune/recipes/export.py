@@ -37,7 +37,7 @@ def export_parts(
         shm_size: size that the user gave, in Kubernetes' notation.
 
     Raises:
-        UsageError: two of the settings set the same thing.
+        UsageError: two settings set the same variable or option.
     """
     chosen = [(setting, knobs.get(setting.knob)) for setting in settings]
     size, why = _shm(recipe, settings, shm_size)
@@ -117,7 +117,7 @@ def _beside(setting: Setting, knob: Knob) -> str:
 
 
 def _shm(recipe: Recipe, settings: Sequence[Setting], given: str | None) -> tuple[str, str]:
-    """Return the size of shared memory for loader workers, and its source; "" if no worker is known to exist."""
+    """Return the size of shared memory for loader workers, and the size's source; "" without known workers."""
     workers = next((setting.value for setting in settings if setting.knob == "loader.num_workers"), None)
     if workers == 0 or (workers is None and not any(setting.knob in ON_WORKERS for setting in settings)):
         return "", ""

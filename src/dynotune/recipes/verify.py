@@ -10,10 +10,10 @@ def judge_recipe(recipe: Recipe, comparison: Comparison, *, is_whole: bool = Tru
 
     If some settings were left out (`is_whole` is false), the comparison can confirm the recipe but not refute it.
 
-    Met: the command is faster again, by at least the lower end of the stated interval. If two measurements
-    are honest, the second lies above the lower end of the first one's interval in 19 of 20 cases or more. A new
-    interval that only overlaps the stated one may be too wide to say anything. Not met: the command is not faster, or
-    the new interval lies below the stated one. Undecided: all else. More pairs or a quieter machine would decide it.
+    Met: the command is faster again, by at least the lower end of the stated interval. If two measurements are honest,
+    the second speed-up lies above the lower end of the first interval in 19 of 20 cases or more. A new interval that
+    only overlaps the stated interval may be too wide to show anything. Not met: the command is not faster, or the new
+    interval lies below the stated one. Undecided: all else. More pairs or a quieter machine would decide.
     """
     outcome, reason = _judge(recipe, comparison)
     if outcome != "met" and comparison.verdict == "faster" and recipe.recipe.within:

@@ -68,7 +68,7 @@ def recipe_of(study: Study) -> Recipe:
 
 
 def _holds(first: Recipe, study: Study) -> bool:
-    """Tell whether a recipe's statement was proved on this machine and command, and with the settings it has now."""
+    """Tell whether a recipe's statement was proved on this machine and command, and with its present settings."""
     head, run = first.recipe, study.run
     told = (head.objective, head.caches, head.step_function, head.phase)
     now = (run.objective, run.caches, run.step_function, run.phase)
@@ -79,7 +79,7 @@ def _holds(first: Recipe, study: Study) -> bool:
 
 
 def _times(head: Header, first: Header) -> Header:
-    """Multiply the two gains; the product is unknown if the first recipe states no gain."""
+    """Multiply two gains; the product is unknown if the first recipe states no gain."""
     gains = [_as_logs(one) for one in (first, head)]
     known = [gain for gain in gains if gain is not None]
     if len(known) < 2:
@@ -91,7 +91,7 @@ def _times(head: Header, first: Header) -> Header:
 
 
 def _as_logs(head: Header) -> tuple[float, float, float] | None:
-    """Return logarithms of lower end, speed-up and upper end; None if one is missing or outside any plausible range."""
+    """Return logarithms of lower end, speed-up and upper end; None if a value is missing or implausible."""
     if head.speedup is None or head.ci is None:
         return None
     low, middle, high = (math.log(ratio) for ratio in (head.ci[0], head.speedup, head.ci[1]))
@@ -114,7 +114,7 @@ def _created(study: Study) -> str:
 
 
 def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
-    """Return the setting's proof: its ablation, or the confirmation if it is the only setting or none was ablated.
+    """Return the setting's proof: its ablation, or the confirmation if none was ablated or it is the only setting.
 
     When the study adds one setting to a recipe, the confirmation compares with and without just this setting.
     """
@@ -134,7 +134,7 @@ def _proof(study: Study, setting: Setting, confirmed: Comparison) -> Proof:
 
 
 def _ablated(study: Study, setting: Setting) -> tuple[float, tuple[float, float], int, list[str]] | None:
-    """Return the gain of all settings over all but this one, from the last ablation that measured it.
+    """Return the gain of all settings over all except this setting, from the last ablation that measured this gain.
 
     Also return the knobs that were left out together with this setting.
     """

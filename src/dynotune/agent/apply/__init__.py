@@ -1,1 +1,1 @@
-"""Apply settings in the running program, and read them back from it."""
+"""Apply settings in the running program, and read the settings back from the program."""

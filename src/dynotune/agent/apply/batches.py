@@ -1,7 +1,7 @@
 """Apply `loader.batches=by-length`: group sequences from the program's sampler into batches of similar length.
 
-Lengths are read once, in a forked process that ends after a few seconds, so the program's random numbers and open files
-do not change. A loader keeps its order if lengths are equal or unknown, or if it does not shuffle.
+A forked process reads the lengths once and ends after a few seconds, so the program's random numbers and open files do
+not change. A loader keeps its order if lengths are equal or unknown, or if the loader does not shuffle.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NUM_BATCHES = 50
 
 
 class BatchesSite(Site):
-    """Give another batch sampler to loaders that shuffle, including those of Transformers' Trainer."""
+    """Give another batch sampler to loaders that shuffle, including the loaders of Transformers' Trainer."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -57,7 +57,7 @@ class BatchesSite(Site):
             loader.__dict__["batch_sampler"] = batches  # bypass DataLoader's refusal to change this attribute
 
     def _lengths(self, dataset: Any) -> array[int]:
-        """Return the lengths of all samples; none if they cannot be read or do not help."""
+        """Return the lengths of all samples; None if lengths cannot be read or do not help."""
         try:
             lengths = read_lengths(dataset)
             if len(set(lengths)) < 2:
@@ -77,7 +77,7 @@ class BatchesSite(Site):
 
 
 def sorted_batches(batches: Any, lengths: array[int]) -> Iterator[list[int]]:
-    """Yield each index of the sampler once; the last samples form the smaller batch at the end, of any length."""
+    """Yield each index of the sampler once; the sampler's last samples, of any length, form a smaller last batch."""
     size, indices = batches.batch_size, iter(batches.sampler)
     rest: list[int] = []
     for number in count():
@@ -99,7 +99,7 @@ def read_lengths(dataset: Any) -> array[int]:
     """Read the lengths of all samples, one after another, in a separate process.
 
     Raises:
-        ValueError: they cannot be read, or not in time.
+        ValueError: the lengths cannot be read, or not in time.
     """
     context = importlib.import_module("multiprocessing").get_context("fork")  # rarely needed
     receives, sends = context.Pipe(duplex=False)

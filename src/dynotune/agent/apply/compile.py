@@ -1,4 +1,4 @@
-"""Compile the outermost module, or the calls that its forward makes to the module itself."""
+"""Compile the outermost module, or the calls that the module's `forward` makes to the module itself."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _PLAIN = (int, float, bool, complex, type(None))
 class CompileSite(Site):
     """Apply `compile.mode` in place, so that a module keeps its class, its parameters' names and its hooks.
 
-    Compile a module after its first call. Things that the first call creates and keeps (anchors, positions, lazy
+    A module is compiled after its first call: objects that the first call creates and keeps (anchors, positions, lazy
     weights) break the graph, and a graph that broke in a loop over layers stays in pieces. A module that runs only once
     is not compiled.
 
-    Some modules get a batch as the loader gives it (file names among tensors), call themselves with the tensors, and
-    then compute the loss. Only these inner calls are compiled. Compiled as a whole, the module would break wherever the
-    loss reads values, and would compile again for each number of targets.
+    Some modules get the loader's whole batch (file names among tensors), call themselves with the tensors, and then
+    compute the loss. Only the inner calls with tensors are compiled. If the whole module were compiled, the graph would
+    break wherever the loss reads values, and torch would compile again for each number of targets.
     """
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
@@ -67,8 +67,8 @@ class CompileSite(Site):
             self._force_eager()
 
     def on_root(self, module: Any) -> None:
-        """Compile only the whole module, not parts that ran by themselves before: a part with its own graph inside the
-        whole call would end the step of the surrounding CUDA graphs.
+        """Compile only the whole module, not submodules that ran by themselves before: a submodule with its own graph
+        inside the whole call would end the step of the surrounding CUDA graphs.
         """
         parts = {id(part) for part in module.modules()}
         for root in (ref() for ref in self._roots):
@@ -121,7 +121,7 @@ class CompileSite(Site):
 
 
 def why_not(torch: Any, module: Any) -> str:
-    """Return why a module cannot be compiled; "" if it can."""
+    """Return why a module cannot be compiled; "" if the module can be compiled."""
     if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
         return "the program compiles %s itself" % type(module).__name__
     is_script = isinstance(module, torch.jit.ScriptModule)
@@ -129,10 +129,10 @@ def why_not(torch: Any, module: Any) -> str:
 
 
 class OwnCalls:
-    """Calls that a module's forward makes to the module itself, in its first call.
+    """Calls that a module's `forward` makes to the module itself, during the module's first call.
 
-    `once_in_tensors` is true if there was exactly one such call, it had only tensors, and it contained no further one.
-    Several calls would each begin a step of CUDA graphs, which overwrites the results of the previous call.
+    `once_in_tensors` is true if `forward` called the module exactly once, with only tensors, without further calls
+    inside. Several calls would each begin a step of CUDA graphs, which overwrites the results of the previous call.
     """
 
     def __init__(self, module: Any, tensor: type) -> None:
@@ -164,8 +164,8 @@ class OwnCalls:
 
 
 class CompiledInside:
-    """Stand in for a module's compiled call: call the module as written, but with `compiled` in place of `forward` for
-    inputs of tensors only. If the program has replaced `forward` meanwhile, call its replacement.
+    """Stand in for a module's compiled call: call the module as written, but with `compiled` in place of `forward` if
+    all inputs are tensors. If the program has replaced `forward` meanwhile, call the replacement.
     """
 
     def __init__(self, module: Any, compiled: Callable[..., Any], tensor: type) -> None:
@@ -187,8 +187,8 @@ class CompiledInside:
 class Cover:
     """Call `call(forward, args, kwargs)` in place of a module's `forward`.
 
-    The cover is a method: copies of a module then have their own, and pickles find it by name, if a hook copies or
-    saves it in a call.
+    The cover is a method: if a hook copies or saves the module in a call, the copy has its own cover, and a pickle
+    finds the cover by name.
 
     Raises AttributeError: the module's `forward` is not a method.
     """
@@ -206,7 +206,7 @@ class Cover:
         self._covered = types.MethodType(covered, module)
 
     def put_on(self) -> bool:
-        """Wrap `forward`, unless somebody has replaced it before; return whether it is wrapped."""
+        """Wrap `forward`, unless other code has replaced `forward` before; return whether `forward` is wrapped."""
         if self._module.forward != self._forward:
             return False
         self._module.__dict__["forward"] = self._covered

@@ -1,8 +1,8 @@
 """Apply `decode.backend`: decode JPEG files by another library where the program uses Pillow.
 
-The program still gets Pillow's own image. Pillow decodes a file that the other library might read differently (not
-8-bit grey or RGB, truncated, or scaled during decoding), and a file that the other library cannot read. Pixels of some
-files are compared.
+The program still gets Pillow's own image. Pillow decodes a file that the other library cannot read, or might read
+differently: not 8-bit grey or RGB, truncated, or scaled during decoding. Pixels of some files are compared between the
+two libraries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DECODED, _COMPARED, _LARGEST, _MEAN = range(len(_LEFT), len(_LEFT) + 4)
 
 
 class SharedCounts:
-    """Array of `num` counts, initially 0, that a process and its forks share; each process adds to its own row."""
+    """Array of `num` counts, initially 0, that a process and its forks share; each process adds to its own counts."""
 
     def __init__(self, num: int) -> None:
         self._num, self._values = num, memoryview(mmap.mmap(-1, _ROWS * num * 8)).cast("d")
@@ -124,7 +124,7 @@ class DecodeSite(Site):
 
 
 def shape_of(data: bytes) -> tuple[int, int, int]:
-    """Return height, width and channels of an 8-bit JPEG file, grey or in three colours; raise NotExact for others."""
+    """Return height, width and channels of an 8-bit grey or three-colour JPEG file; raise NotExact for other files."""
     if data[:3] != b"\xff\xd8\xff":
         raise NotExact(FORMAT)
     at = 2

@@ -10,7 +10,7 @@ _MIB = 1024 * 1024
 
 
 class DistributedSite(Site):
-    """Cover the constructor, and register a hook before the first call unless the program has registered one."""
+    """Cover DistributedDataParallel's constructor, and register a communication hook unless the program has its own."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)

@@ -2,8 +2,8 @@
 
 Some variables keep their value against the program's writes, which the agent intercepts in Python. C code (`getenv`)
 and children then see the kept value, whatever the program writes. `os.environ` shows the same value, with two necessary
-exceptions. A variable that is kept unset shows the program's own value, since reading it back must not raise KeyError.
-A deleted variable disappears from `os.environ`, since `os.environ.clear()` would otherwise never end.
+exceptions. A variable that is kept unset shows the value that the program wrote, since reading that value back must not
+raise KeyError. A deleted variable disappears from `os.environ`, since `os.environ.clear()` would otherwise never end.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _with_secret(setting: Planned) -> Planned:
 
 
 class AllocatorSite(EnvironmentSite):
-    """Apply `alloc.*`: each setting is one key of the allocator's configuration, a variable with two names."""
+    """Apply `alloc.*`: each setting is a key in the allocator's environment variable, which has two names."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         Site.__init__(self, planned, event)
@@ -152,7 +152,7 @@ class AllocatorSite(EnvironmentSite):
         return answer(setting, "not set" if found is None else found, witness, found == asked, detail)
 
     def _settings_in_force(self) -> tuple[dict[str, str] | None, str]:
-        """Return the allocator's settings (key to text) and their source, or None and a reason."""
+        """Return the allocator's settings (key to text) and the source of these settings, or None and a reason."""
         torch = self.torch
         if torch is None:
             return None, "torch was not imported"
@@ -196,7 +196,7 @@ def split_conf(conf: str) -> dict[str, str]:
 
 
 def c_getenv(name: str) -> str | None:
-    """Return the variable as C code sees it; None if it is not set."""
+    """Return an environment variable as C code sees it; None if the variable is not set."""
     import ctypes
 
     getenv = ctypes.CDLL(None).getenv
@@ -222,7 +222,7 @@ _LOADING_MODES = {1: "EAGER", 2: "LAZY"}
 
 
 def seen_effect(name: str, asked: str) -> tuple[str, str] | None:
-    """Return the value that took effect, written as the setting writes it, and its source; None while unknown."""
+    """Return the value that took effect, in the setting's notation, and the source of the value; None while unknown."""
     try:
         if name == "TORCHINDUCTOR_COMPILE_THREADS":
             return _compile_threads()
@@ -238,7 +238,7 @@ def _compile_threads() -> tuple[str, str] | None:
 
 
 def _module_loading() -> tuple[str, str] | None:
-    """Ask the driver how it loads modules, only after torch has started CUDA, so that the question starts nothing."""
+    """Ask the CUDA driver how it loads modules, after torch has started CUDA: the question must not start CUDA."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None

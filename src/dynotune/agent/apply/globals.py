@@ -1,4 +1,4 @@
-"""Apply settings with one value for the whole process: an attribute of a module, or a setter and its getter."""
+"""Apply settings with one value for the whole process: an attribute of a Python module, or a setter and its getter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FORMAT_TO_PRECISION = {"ieee": "highest", "none": "highest", "tf32": "high", "b
 
 
 def read(torch: Any, site: dict[str, Any]) -> Any:
-    """Read the present value. Raises AttributeError: this version does not have the setting."""
+    """Read the setting's present value. Raises AttributeError: this version of torch does not have the setting."""
     if site["type"] == "attr":
         return resolve(torch, site["path"])
     try:
@@ -25,7 +25,7 @@ def read(torch: Any, site: dict[str, Any]) -> Any:
 
 
 def write(torch: Any, site: dict[str, Any], value: Any) -> None:
-    """Set the value; pass on torch's exception if torch refuses it."""
+    """Set the value; pass on torch's exception if torch refuses the value."""
     if site["type"] == "call":
         resolve(torch, site["set"])(value)
         return
@@ -36,7 +36,7 @@ def write(torch: Any, site: dict[str, Any], value: Any) -> None:
 
 
 class GlobalSite(Site):
-    """Set globals once after the import of torch, and again whenever one has changed."""
+    """Set global values once after the import of torch, and set a value again when the program has changed it."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -87,7 +87,7 @@ class GlobalSite(Site):
         return answer(setting, found, witness, found == setting["value"], detail)
 
     def _make_final(self, setting: Planned) -> None:
-        """Set the value once and make the program's own call do nothing, because torch raises at a second call."""
+        """Set the value once, and make the program's own call do nothing, since torch raises at a second call."""
         if not setting.get("keep", True) or setting["knob"] in self._refused:
             return
 

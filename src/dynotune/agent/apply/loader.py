@@ -1,7 +1,7 @@
 """Apply `loader.*`: arguments of torch's DataLoader, for every loader that the program builds.
 
-One cover of `DataLoader.__init__` applies all loader settings, because they depend on each other: several need workers.
-Subclasses call this constructor, and so do frameworks that build a loader from another loader's attributes.
+One cover of `DataLoader.__init__` applies all loader settings, because the settings depend on each other: several need
+workers. Subclasses and frameworks that build a loader from another loader's attributes call this constructor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LoaderSite(Site):
         return dict.fromkeys(self._asked, reason) if reason else {}
 
     def _rewrite(self, bound: BoundArguments) -> dict[str, str]:
-        """Change the arguments of one construction; map each argument that could not be changed to the reason."""
+        """Change the arguments of one constructor call; map each argument that could not be changed to the reason."""
         arguments, parameters = bound.arguments, bound.signature.parameters
         refused: dict[str, str] = {}
         asked = dict(self._asked)
@@ -104,7 +104,7 @@ def _context_of_new_workers() -> str | None:
     """Return the start method for workers that the program did not request; None for Python's default.
 
     From Python 3.14 on the default is a fork server, whose workers run the program's main module again. A program
-    written without workers may not allow that, so its workers are forked, as before 3.14.
+    written without workers may not be safe to run again, so its workers are forked, as before 3.14.
     """
     import multiprocessing
 

@@ -1,8 +1,8 @@
 """Apply settings to the outermost module: memory layout, autocast.
 
 The settings are applied at the module's first call, after the program has placed its weights. Torch may be in inference
-mode then (a sanity check before training), and tensors made in it cannot be trained. So the settings leave inference
-mode.
+mode then (a sanity check before training), and tensors created in inference mode cannot be trained. So the settings
+leave inference mode.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .site import Site, answer
 
 
 class ChannelsLastSite(Site):
-    """Apply `layout.channels_last`: to weights once, to inputs at each call."""
+    """Apply `layout.channels_last`: convert weights once, and inputs at each call."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -28,7 +28,7 @@ class ChannelsLastSite(Site):
         self._format = torch.channels_last if self.value else torch.contiguous_format
 
     def watch(self, weights: list[Any]) -> None:
-        """Read back the layout of weights that another part converted."""
+        """Read back the layout of weights that another class of the agent converted."""
         self._weights = list(map(weakref.ref, weights))
 
     def on_root(self, module: Any) -> None:
@@ -68,8 +68,8 @@ class ChannelsLastSite(Site):
 class AutocastSite(Site):
     """Apply `precision.autocast` around each call of an outermost module, and return its outputs in float32.
 
-    A program that is inside its own autocast keeps it, because its loss scaling and output types fit it. The read-back
-    then compares the program's type with the requested one. The value `off` overrides the program's autocast.
+    A program that is inside its own autocast keeps it, because the program's loss scaling and output types fit it. The
+    read-back then compares the program's type with the requested type. `off` overrides the program's autocast.
     """
 
     wants_around = True
@@ -131,7 +131,7 @@ class AutocastSite(Site):
         return self._to_float32(args), self._to_float32(kwargs)
 
     def _device_and_dtype(self, module: Any, args: Args) -> tuple[str, Any]:
-        """Return device and type of the module's first floating-point weight, else of its first such input."""
+        """Return device and number type of the module's first floating-point weight, else of the first such input."""
         weight = self._weights.get(module, lambda: None)()
         if weight is None:
             weight = next((p for p in module.parameters() if p.is_floating_point()), None)

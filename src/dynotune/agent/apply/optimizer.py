@@ -9,7 +9,7 @@ from .site import Site, answer, cover_constructor, resolve
 
 
 class OptimizerSite(Site):
-    """Cover the constructors; if torch would refuse the change, keep the program's own arguments."""
+    """Cover the optimizers' constructors; if torch would refuse the change, keep the program's own arguments."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -23,7 +23,7 @@ class OptimizerSite(Site):
             cover_constructor(resolve(torch, target), self._rewrite, str, self._remember)
 
     def _rewrite(self, bound: BoundArguments) -> str:
-        """Change the arguments of one construction, or return why they cannot be changed."""
+        """Change the arguments of one optimizer's constructor, or return why the arguments cannot be changed."""
         arguments = bound.arguments
         if not self.value:
             # None rather than False: False would also turn off foreach, which torch uses by default on a GPU.
@@ -60,14 +60,14 @@ class OptimizerSite(Site):
         self._look()
 
     def _look(self) -> None:
-        """Record the settings of living optimizers; for dead ones, keep the last recorded settings."""
+        """Record the settings of living optimizers; for deleted optimizers, keep the last recorded settings."""
         living = [optimizer for optimizer in (ref() for ref in self._built) if optimizer is not None]
         if living:
             groups = [group for optimizer in living for group in getattr(optimizer, "param_groups", ())]
             self._found = {bool(group.get("fused")) for group in groups}
 
     def on_root(self, module: Any) -> None:
-        """Turn fused off again for optimizers with sparse gradients, which show only now."""
+        """Turn `fused` off again for optimizers with sparse gradients, which are known only from this call on."""
         if not self.value:
             return
         sparse = {
@@ -103,7 +103,7 @@ class OptimizerSite(Site):
 
 
 def _as_the_optimizer(params: Any, is_changed: Callable[[dict[str, Any]], Any]) -> Any:
-    """Return the groups that do not choose an implementation themselves, without changing the program's own dicts."""
+    """Return the parameter groups that choose no implementation themselves, without changing the program's dicts."""
     if not isinstance(params, (list, tuple)):
         return params
     return [
@@ -115,7 +115,7 @@ def _as_the_optimizer(params: Any, is_changed: Callable[[dict[str, Any]], Any]) 
 
 
 def _parameters(params: Any) -> Iterator[Any]:
-    """Yield the tensors in an optimizer's argument: tensors, (name, tensor) pairs, or groups of either."""
+    """Yield the tensors in an optimizer's argument: tensors, (name, tensor) pairs, or groups of tensors or pairs."""
     for item in [params] if hasattr(params, "is_floating_point") else params:
         if isinstance(item, dict):
             if hasattr(item["params"], "__next__"):

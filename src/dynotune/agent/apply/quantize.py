@@ -19,9 +19,9 @@ TRAINS = "it trains, or runs in training mode with gradients, and torchao's quan
 
 
 class QuantizeSite(Site):
-    """Apply `precision.quantize` and `precision.quantize_keep`, the names of modules that stay as they are.
+    """Apply `precision.quantize` and `precision.quantize_keep`, the names of modules that are not quantized.
 
-    If a quantized module is later called for training, it gets its own weights back, if its optimizer has kept them.
+    A quantized module that is called for training gets its original weights back, if an optimizer has kept them.
     """
 
     wants_around = True
@@ -43,15 +43,15 @@ class QuantizeSite(Site):
             self._give_back(str(error))
 
     def _give_back(self, why: str) -> None:
-        """Give all modules their own weights back, where they were kept; then no quantized part counts."""
+        """Give all modules their original weights back, where these were kept; then no quantized layer counts."""
         alive = [(layer(), weight()) for layer, weight in self._own]
         exchange((layer, weight) for layer, weight in alive if layer is not None and weight is not None)
         self._own, self.failure = [], why
 
     def quantized(self, root: Any) -> list[tuple[Any, Any]]:
-        """Quantize layers of a module in place; return them with their original weights.
+        """Quantize layers of a module in place; return the quantized layers with their original weights.
 
-        Raises Exception: it trains, torchao is missing or fails, no layer was quantized; all weights are then its own.
+        Raises Exception: the module trains, torchao is missing or fails, or no layer was quantized; all weights stay.
         """
         torch, names = self.torch, dict(root.named_modules())
         if not any(isinstance(one, torch.nn.Linear) for one in names.values()):

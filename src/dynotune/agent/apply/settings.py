@@ -72,7 +72,7 @@ class Settings:
 
     @property
     def wants_around(self) -> bool:
-        """Tell whether calls of outermost modules must go through `around_root`."""
+        """Tell whether any setting needs calls of outermost modules to go through `around_root`."""
         return any(site.wants_around for site in self._sites)
 
     def is_kept(self, name: str) -> bool:

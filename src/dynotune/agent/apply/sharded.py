@@ -48,7 +48,7 @@ class ShardedSite(Site):
             self._found.setdefault(_PREFETCH, set()).add(self._prefetch(inner, self._asked[_PREFETCH]))
 
     def _prefetch(self, units: list[Any], most: int) -> int:
-        """Let each module gather the next ones ahead, in the order of their definition; return how many."""
+        """Let each module gather the next modules' parameters ahead, in the order of definition; return how many do."""
         if any(_ahead(unit, direction) for unit in units for direction in _DIRECTIONS):
             self._reason = "the program has chosen what to gather ahead itself"
         else:
@@ -69,7 +69,7 @@ class ShardedSite(Site):
 
 
 def _groups(module: Any) -> list[Any]:
-    """Return a module's groups of sharded parameters; before torch 2.12 there is at most one."""
+    """Return a module's groups of sharded parameters; before torch 2.12 a module has at most one group."""
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
     return list(groups) if groups is not None else [one for one in (state._fsdp_param_group,) if one is not None]

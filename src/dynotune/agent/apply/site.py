@@ -9,7 +9,7 @@ from ..core.covers import covers
 
 
 class Site:
-    """Settings that are applied at one place. A method may raise: `Settings` catches that, and leaves the site alone.
+    """Settings that are applied at one place. `Settings` catches exceptions of a site's methods and leaves the site.
 
     Args:
         planned: settings of this place from the plan, as dicts of knob, value, site and keep. Most places have just
@@ -36,7 +36,7 @@ class Site:
         self.torch = torch
 
     def hold(self) -> None:
-        """Restore values that the program has changed."""
+        """Restore the settings' values where the program has changed them."""
 
     def on_loader(self, loader: Any) -> None:
         """Act before the first batch is drawn from a DataLoader."""
@@ -63,7 +63,7 @@ class Site:
 
 
 def chosen(site: dict[str, Any], table: dict[str, type[T]]) -> type[T] | None:
-    """Return the table's entry for a setting's place: for its action, the class it constructs, or its type."""
+    """Return the table's value for a setting's site: for the site's action, the class it constructs, or its type."""
     kind = site.get("type", "")
     words = site.get("targets", ()) if kind == "constructor" else (site.get("action", kind),)
     return next((table[word] for word in words if word in table), None)
@@ -92,9 +92,9 @@ def cover_constructor(
     otherwise: Callable[[str], T],
     built: Callable[[Any, T], None],
 ) -> None:
-    """Let `rewrite` change the arguments of each construction of a class; `built` gets the object and the result.
+    """Let `rewrite` change the arguments of a class's constructor; `built` gets the object and `rewrite`'s result.
 
-    If nothing was changed, `otherwise` makes the result from the error's text, which is "" if torch refuses the call.
+    If no argument was changed, `otherwise` makes the result from the error's text ("" if torch refuses the call).
     """
     original = kind.__init__
     signature = inspect.signature(original)
@@ -114,7 +114,7 @@ def cover_constructor(
 
 
 def call_inside(entered: list[Surroundings], call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Make a call in all these contexts, the last outermost; pass the output through each context's `finish`."""
+    """Make a call inside the given contexts, the last outermost; pass the output through each context's `finish`."""
     if not entered:
         return call(module, *args, **kwargs)
     context, finish = entered[-1]
@@ -124,9 +124,9 @@ def call_inside(entered: list[Surroundings], call: Callable[..., Any], module: A
 
 
 def resolve(root: Any, path: str) -> Any:
-    """Return the object that a dotted path names; `root` is the object of its first word.
+    """Return the object that a dotted path names; `root` is the object that the path's first word names.
 
-    Raises AttributeError: this version does not have the object.
+    Raises AttributeError: this version of the library does not have the object.
     """
     for name in path.split(".")[1:]:
         root = getattr(root, name)

@@ -14,7 +14,7 @@ from .site import Site, answer
 
 
 class WorkerThreadsSite(Site):
-    """Run before the program's own `worker_init_fn`, after torch has given the worker one thread."""
+    """Set a worker's threads after torch has given the worker one thread, before the program's own `worker_init_fn`."""
 
     def __init__(self, planned: list[Planned], event: Event) -> None:
         super().__init__(planned, event)
@@ -46,7 +46,7 @@ class WorkerThreadsSite(Site):
                     sys.modules["cv2"].setNumThreads(cv2_num)
 
     def _let_go(self) -> int:
-        """End threads that a fork does not copy but a worker would wait for. Return how many OpenCV had."""
+        """End threads that a fork does not copy but a worker would wait for. Return how many threads OpenCV had."""
         self._keeps, num = True, 0
         if self.value > 1:  # torch's threads, which torch starts again when needed
             with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
@@ -69,7 +69,7 @@ class WorkerThreadsSite(Site):
             cv2.setNumThreads(self.value)
 
     def begin(self) -> None:
-        """Set the number of threads in a worker that starts; on failure, leave the worker unchanged."""
+        """Set the number of threads in a starting worker; on failure, leave the worker unchanged."""
         self._counts.add(1)
         guarded(self._failed, "threads", self._begin)
 
@@ -91,7 +91,7 @@ class WorkerThreadsSite(Site):
 
 
 class _Begin:
-    """A `worker_init_fn`; a worker that is not forked gets only the program's own."""
+    """A `worker_init_fn` for forked workers; any other worker gets only the program's own `worker_init_fn`."""
 
     def __init__(self, site: WorkerThreadsSite, own: Callable[[int], Any] | None) -> None:
         self._site, self._own = site, own

@@ -1,1 +1,1 @@
-"""Provide the base of the agent's parts: import hooks, the record, errors, and inspection of tensors."""
+"""Provide what all of the agent uses: import hooks, the record, errors, and inspection of tensors."""

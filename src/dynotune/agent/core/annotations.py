@@ -1,4 +1,4 @@
-"""Define names for annotations only. At run time each is None, so that nothing is imported for them."""
+"""Define names for type annotations only. At run time each name is None, so that no module need be imported."""
 
 from __future__ import annotations
 

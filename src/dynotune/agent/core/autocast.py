@@ -8,7 +8,7 @@ _MOST_FUNCTIONS = 12
 
 
 def inside_forward(torch: Any, module: Any) -> str | None:
-    """Return the type of the autocast region around `forward`; None without one. Nothing is called to find it."""
+    """Return the number type of the autocast region around `forward`, or None, without calling any function."""
     kind = torch.amp.autocast_mode.autocast
     queue = [vars(module).get("forward") or type(module).forward]
     for number in range(_MOST_FUNCTIONS):
@@ -26,7 +26,7 @@ def inside_forward(torch: Any, module: Any) -> str | None:
 
 
 def _held_by(function: Any) -> list[Any]:
-    """List the values that a wrapper holds: its closure, or the attributes of a wrapper object."""
+    """List the values that a wrapper refers to: the closure of a function, or the attributes of a wrapper object."""
     held = [getattr(function, "__wrapped__", None)]
     for cell in getattr(function, "__closure__", None) or ():
         try:

@@ -19,7 +19,7 @@ def covers(owner: Any, name: str) -> Callable[[Function], Function]:
 
 
 def uncover(owner: Any, name: str, cover: Any) -> None:
-    """Restore the function that `cover` replaced, unless somebody has covered our cover."""
+    """Restore the function that `cover` replaced, unless other code has covered the agent's cover."""
     if vars(owner).get(name) is cover:
         setattr(owner, name, cover.__wrapped__)
 

@@ -1,4 +1,4 @@
-"""Keep torch.compile from starting at a frame of the agent; inside a traced graph, these frames are still inlined."""
+"""Keep torch.compile from starting at a frame of the agent; inside a traced graph, agent frames are still inlined."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .annotations import Any, Iterator
 
 
 def skip(eval_frame: Any) -> None:
-    """Tell `torch._dynamo.eval_frame` once; functions created later share their code with earlier ones."""
+    """Register the agent's code with `torch._dynamo.eval_frame` once; functions created later share this code."""
     for code in _codes():
         eval_frame.skip_code(code)
 
 
 def _codes() -> Iterator[types.CodeType]:
-    """Yield the code of all functions of this package, including nested ones."""
+    """Yield the code objects of all functions of this package, including nested functions."""
     package = __name__.rsplit(".", 2)[0]
     for name, module in list(sys.modules.items()):
         if name == package or name.startswith(package + "."):

@@ -1,4 +1,4 @@
-"""Record the agent's own errors, and keep them from the program."""
+"""Record the agent's own errors, and keep these errors from reaching the program."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MOST = 20
 
 
 class ErrorLog:
-    """Log to call when the agent's code raised."""
+    """Log that is called with an exception of the agent's own code."""
 
     def __init__(self, event: Callable[[dict[str, Any]], None]) -> None:
         self._event = event
         self._num = 0
 
     def __call__(self, where: str, error: Exception) -> None:
-        """Record the error. Raise it again if a signal handler of the program raised it: then it is the program's."""
+        """Record the error. If a signal handler of the program raised the error, raise the error again."""
         if by_a_signal(error):
             raise error
         self._num += 1
@@ -32,7 +32,7 @@ class ErrorLog:
 
 
 def guarded(log: Callable[[str, Exception], None], where: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Call the function; if it raises, pass the error and the place to `log` and return None."""
+    """Call the function; if the function raises, pass the error and the place to `log` and return None."""
     try:
         return function(*args)
     except Exception as error:
@@ -41,7 +41,7 @@ def guarded(log: Callable[[str, Exception], None], where: str, function: Callabl
 
 
 def by_a_signal(error: Exception) -> bool:
-    """Tell whether the program's signal handler raised it, which may happen during any line of the agent."""
+    """Tell whether a signal handler of the program raised the error, which may happen during any line of the agent."""
     handlers = set(filter(None, map(_code_of_handler, signal.valid_signals())))
     traceback = error.__traceback__
     while traceback is not None:
@@ -52,7 +52,7 @@ def by_a_signal(error: Exception) -> bool:
 
 
 def _code_of_handler(number: int) -> CodeType | None:
-    """Return the code of the Python function that handles it: a function, a method, bound arguments or an object."""
+    """Return the code of a signal handler: of a function, a method, a function with bound arguments, or an object."""
     handler: Any = signal.getsignal(number)
     while hasattr(handler, "func"):  # functools.partial
         handler = handler.func

@@ -1,4 +1,4 @@
-"""Call back when a module has been imported, without visible traces.
+"""Call a function when a module has been imported, without changes that the program could see.
 
 Python sees the real spec, loader and module: only `exec_module` of that one loader instance is covered, and uncovered
 after it has run. So `find_spec`, `inspect` and `importlib.resources` find the same as without the agent.
@@ -25,7 +25,7 @@ class AfterImport:
         sys.meta_path.insert(0, self)
 
     def call(self, name: str, callback: Callable[[Any], object]) -> None:
-        """Call `callback(module)` once `name` is imported, or now if it is already."""
+        """Call `callback(module)` once the module `name` is imported, or at once if the module is already imported."""
         module = sys.modules.get(name)
         if module is not None and not _is_loading(module):
             self._run(callback, module)
@@ -33,7 +33,7 @@ class AfterImport:
             self._waiting.setdefault(name, []).append(callback)
 
     def offer_stub(self, name: str, attributes: dict[str, Any]) -> None:
-        """Provide a module with `attributes` for `import name` if the environment has none."""
+        """Provide a module with `attributes` for `import name` if the environment has no module of that name."""
         sys.meta_path.insert(0, _Stub(name, attributes))
 
     def find_spec(
@@ -82,7 +82,7 @@ class AfterImport:
 class _Stub:
     """A finder that creates one module on the spot if the other finders have no file for it.
 
-    The finder asks the others first: a folder of that name on the path would look like a namespace package.
+    This finder asks the other finders first: a folder named like the module would look like a namespace package.
     """
 
     def __init__(self, name: str, attributes: dict[str, Any]) -> None:

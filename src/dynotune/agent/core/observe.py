@@ -56,7 +56,7 @@ def owned(torch: Any, roots: list[Any], optimizers: list[Any]) -> dict[str, list
 
 
 def out_of_memory(torch: Any, roots: list[Any], optimizers: list[Any]) -> dict[str, Any] | None:
-    """Return the failed allocation that ends this process, and bytes on devices by use; None if it ends otherwise."""
+    """Return the failed allocation that ends the process, and device bytes by use; None for another end."""
     error = getattr(sys, "last_value", None)
     kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
     if not isinstance(error, kind):
@@ -67,7 +67,7 @@ def out_of_memory(torch: Any, roots: list[Any], optimizers: list[Any]) -> dict[s
 
 
 class EnvironmentWatch:
-    """Watch variables: record each change with name, value, and the place in the program that made it.
+    """Watch environment variables: record each change with name, value, and the program's line that made the change.
 
     The audit event precedes the change and does not cover `setenv` in C code, so this class only observes.
     """
@@ -98,7 +98,7 @@ class EnvironmentWatch:
             self._log("environment", error)
 
     def _record(self, variable: str, value: str | None) -> None:
-        """Record a change with the innermost frame outside the agent and the standard library's os."""
+        """Record a variable's change with the innermost frame outside the agent and the standard library's `os`."""
         frame: FrameType | None = sys._getframe(2)
         own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         while frame is not None and (
@@ -128,6 +128,6 @@ class EnvironmentWatch:
 
 
 def number(name: str) -> int | None:
-    """Return an environment variable's number; None if it is not a number."""
+    """Return an environment variable's value as a number; None if the value is not a number."""
     value = os.environ.get(name, "")
     return int(value) if value.isdigit() else None

@@ -15,8 +15,8 @@ from .errors import guarded
 class ProgramsProfiler:
     """Watch each session of torch's profiler that the program itself begins.
 
-    `is_running`: whether one is running. `place`: where in the program the last one began; "" without one. `num_begun`:
-    number of sessions. `begins`: function that is called before one begins.
+    `is_running`: whether a session is running. `place`: where in the program the last session began; "" without a
+    session. `num_begun`: number of sessions so far. `begins`: function that is called before a session begins.
     """
 
     def __init__(self, torch: Any, log: Log) -> None:
@@ -32,7 +32,7 @@ class ProgramsProfiler:
             self._cover(module, name, running)
 
     def in_the_way(self) -> bool:
-        """Tell whether a session that begins now would disturb another."""
+        """Tell whether a session that begins now would disturb another session."""
         return self.is_running or bool(self._enabled())
 
     @contextlib.contextmanager
@@ -63,9 +63,9 @@ class ProgramsProfiler:
 
 
 class Session:
-    """Session that prepares in one step and records the steps after it, all in one thread.
+    """Profiler session that prepares in one step and records the following steps, all in one thread.
 
-    `stacks`, `shapes`, `memory`: whether to record these too. `program`: the watch, which ignores this session.
+    `stacks`, `shapes`, `memory`: whether to record these as well. `program`: the watch of the program's sessions.
     """
 
     def __init__(self, torch: Any, program: ProgramsProfiler, *, stacks: bool, shapes: bool, memory: bool) -> None:
@@ -102,7 +102,7 @@ class Session:
         self.is_recording = True
 
     def open(self, name: str) -> None:
-        """Begin a step; trace readers look for `ProfilerStep#N`."""
+        """Begin a step in the trace by the annotation `ProfilerStep#N`, which readers of traces look for."""
         self._open = self._annotation(name)
         self._open.__enter__()
 
@@ -131,7 +131,7 @@ class Session:
 
 
 def open_optimizer_annotation() -> str | None:
-    """Return the name of the annotation that the optimizer has open around its step, when called from inside it."""
+    """Return the name of the profiler annotation around the optimizer's running step; None outside such a step."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(12):
         if frame is None:

@@ -1,4 +1,4 @@
-"""Give tasks access to the running program: torch, its steps, loaders and calls, and the record."""
+"""Give tasks access to the running program: to torch, to steps, loaders and calls of modules, and to the record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Program:
         replays_graphs: whether a captured CUDA graph was launched.
         compiles_itself, replays_itself: whether the program compiled, or replayed graphs, before any candidate was
             switched on; None if not yet recorded.
-        pretended: recorder of allocations on a simulated device; None without one.
+        pretended: recorder of allocations on a simulated device; None without a simulated device.
         loader_router: router of a task that draws from other loaders in the program's place; None before such a task.
         loader_begun_s: when each loader's last iterator was created (CLOCK_MONOTONIC).
     """
@@ -51,13 +51,13 @@ class Program:
         self.watch_calls: Callable[[], None] = lambda: None
 
     def loader_begun(self, key: Any, loader: Any) -> None:
-        """Note that the loader's iterator is created or restarted, so its workers begin now."""
+        """Note that the loader's iterator is created or restarted, so that the loader's workers begin now."""
         self.loader_begun_s[key] = perf_counter()
         workers = int(getattr(loader, "num_workers", 0) or 0)
         self.num_queued = max(self.num_queued, workers * int(getattr(loader, "prefetch_factor", 0) or 2))
 
     def ranks(self) -> dict[str, int]:
-        """Return `rank` and `world_size` from the process group; empty without one."""
+        """Return `rank` and `world_size` from the process group; an empty dict without a process group."""
         distributed = getattr(self.torch, "distributed", None)
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return {"rank": int(distributed.get_rank()), "world_size": int(distributed.get_world_size())}

@@ -19,24 +19,24 @@ WHOSE_STANDARD, WHOSE_AGENT = "standard", "agent"
 
 
 def place() -> str:
-    """Return the innermost frame of the user's code; else the innermost one outside torch and the agent; else ""."""
+    """Return the innermost frame of the user's code; else the innermost frame outside torch and the agent; else ""."""
     frame = _frame()
     return "" if frame is None else function(frame.f_code, frame.f_lineno)
 
 
 def line() -> str:
-    """Return the place from `place` as `file:line`."""
+    """Return the result of `place` as `file:line`."""
     frame = _frame()
     return "" if frame is None else "%s:%d" % (_short(frame.f_code.co_filename), frame.f_lineno)
 
 
 def function(code: CodeType, line: int | None = None) -> str:
-    """Name a function as traces name it."""
+    """Name a function in the way in which traces of torch's profiler name functions."""
     return "%s(%d): %s" % (_short(code.co_filename), line or code.co_firstlineno, code.co_name)
 
 
 def whose(code: CodeType, module: dict[str, Any]) -> str:
-    """Classify code by a module's globals: return one of the constants above."""
+    """Classify code by its module's globals: return the constant of this module that names the code's owner."""
     file = code.co_filename
     if file.startswith((_OWN, "<frozen")):
         return WHOSE_AGENT
@@ -87,7 +87,7 @@ def _frame() -> FrameType | None:
 
 
 def _short(file: str) -> str:
-    """Return the path relative to the working folder if it is below that folder."""
+    """Return a path relative to the working folder if the path is below that folder, else the path itself."""
     try:
         folder = os.getcwd() + os.sep
     except OSError:  # the working folder is gone

@@ -1,7 +1,7 @@
 """Tell whether an IterableDataset gives each DataLoader worker its own share.
 
-Torch copies the dataset into each worker. A dataset that does not ask for its worker's number yields everything in each
-worker. The test runs no code: it searches the code that iterating may reach for `get_worker_info`.
+Torch copies the dataset into each worker. A dataset that does not ask for its worker's number yields all samples in
+each worker. The test runs no code: it searches the code that iterating may reach for the name `get_worker_info`.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Writer:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Forget the parent's mapping; this process's own file begins with its first event."""
+        """Forget the mapping of the parent's file; the forked process's own file begins with its first event."""
         self._lock = threading.RLock()
         self._waiting: list[tuple[int, bytes]] = []
         self._writing = False
@@ -66,13 +66,13 @@ class Writer:
         self._dead = False
 
     def event(self, **fields: Any) -> None:
-        """Append a JSON event; `fields` must have `event`, its name."""
+        """Append a JSON event; `fields` must have the key `event`, the event's name."""
         # File names and values of variables may have bytes that are no valid text; they are written as escapes.
         text = json.dumps(fields, default=str, ensure_ascii=False)
         self._append(EVENT, self._without_secrets(text).encode("utf-8", "backslashreplace"))
 
     def _without_secrets(self, text: str) -> str:
-        """Return the text without secrets of the plan. Most events have nothing that looks like a secret."""
+        """Return the text without secrets of the plan. Most texts have nothing that looks like a secret."""
         lowered = text.lower()
         if any(re.search(hint, lowered) for hint in self._hints):
             for pattern in self._patterns:
@@ -80,7 +80,7 @@ class Writer:
         return text
 
     def step(self, end_s: float, wait_s: float, num_samples: int, flags: int) -> None:
-        """Append a step: its end and loader wait in seconds, samples (-1 unknown), flags."""
+        """Append a step: its end and loader wait in seconds, its number of samples (-1 if unknown), and its flags."""
         with self._lock:
             start = self._position
             if self._map is None or self._writing or start + _STEP_BYTES + 8 > self._size:
@@ -106,7 +106,7 @@ class Writer:
                 self._writing = False
 
     def _write(self, kind: int, payload: bytes) -> None:
-        """Append one record. KeyboardInterrupt may end this at any point; the next write repairs the file."""
+        """Append one record. KeyboardInterrupt may end the write at any point; the next write repairs the file."""
         size = 8 + len(payload) + 7 & ~7
         memory = self._room(size)
         if memory is not None:
@@ -117,7 +117,7 @@ class Writer:
             self._position = start + size
 
     def _room(self, num_bytes: int) -> memoryview | None:
-        """Return the mapping with room at `_position`; None if the record has ended."""
+        """Return the mapping of the file with enough room at `_position`; None if the record has ended."""
         try:
             memory = self._map or self._begin()
             while written := _HEAD.unpack_from(memory, self._position)[0]:
@@ -169,7 +169,7 @@ class Writer:
 def map_file(descriptor: int, size: int) -> memoryview:
     """Map the first `size` bytes of the file, and close the descriptor.
 
-    Raises OSError: the file system has no room, or does not support this.
+    Raises OSError: the file system has no room, or does not support mapped files.
     """
     try:
         os.posix_fallocate(descriptor, 0, size)
@@ -181,7 +181,7 @@ def map_file(descriptor: int, size: int) -> memoryview:
 
 
 def _mapped_by_libc(descriptor: int, size: int) -> memoryview:
-    """Map by libc: before Python 3.13, `mmap` keeps a descriptor and later closes its number, whoever uses it by then.
+    """Map a file by libc: before Python 3.13, `mmap` keeps a descriptor, and later closes its number even if reused.
 
     The mapping is never removed; it lives as long as the process.
     """

@@ -1,1 +1,1 @@
-"""Record facts of the program, each once."""
+"""Record facts of the running program, each fact once."""

@@ -1,5 +1,5 @@
-"""Count calls within the window that cost more than expected (emptying caches, pinning memory, anomaly detection), and
-record where the program runs torch's profiler.
+"""Count calls within the timed window that cost more than expected (emptying caches, pinning memory, anomaly
+detection), and record where the program runs torch's profiler.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Counted:
 
 
 class Calls:
-    """Count calls from the start; `begin` marks the start of the window."""
+    """Count costly calls from the program's start; `begin` marks the start of the timed window."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -47,7 +47,7 @@ class Calls:
             self._num_before = self.profiler.num_begun - self.profiler.in_the_way()
 
     def facts(self) -> dict[str, Any]:
-        """Return `live.*`, without the prefix; without torch there were no such calls."""
+        """Return the facts `live.*` without the prefix; without torch the program made no such calls."""
         torch, profiler = self._torch, self.profiler
         anomalous = torch is not None and bool(torch.is_anomaly_enabled())
         profiled = torch is not None and (profiler.num_begun > self._num_before or profiler.in_the_way())

@@ -1,4 +1,4 @@
-"""Report torch.compile's graphs, breaks and recompilations with their reasons, from torch's own counters."""
+"""Report torch.compile's graphs, graph breaks and recompilations, with reasons, from torch's own counters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_GRAPHS = "skipping cudagraph"
 
 
 class Compilations:
-    """Listen to compilations from the start; `begin` marks the start of the window."""
+    """Listen to compilations from the program's start; `begin` marks the start of the timed window."""
 
     def __init__(self) -> None:
         self._limits: dict[str, None] = {}
@@ -40,7 +40,7 @@ class Compilations:
             return original(*args, **kwargs)
 
     def compilation_begins(self, *args: Any) -> None:
-        """Note a compilation, from torch's callback; newer versions pass an id: `2/1`, third function, second graph."""
+        """Note a compilation, from torch's callback; newer versions of torch pass an id, `FUNCTION/GRAPH`."""
         self._num_begun += 1
         what: Any = args[0] if args else None
         if not hasattr(what, "compile_id"):
@@ -130,7 +130,7 @@ def _given_up(counters: Any) -> dict[str, int]:
 
 
 def _num_cudagraphs() -> int | None:
-    """Count the CUDA graphs that torch.compile recorded on this thread; None if this version does not report it."""
+    """Count the CUDA graphs that torch.compile recorded on this thread; None if torch does not report it."""
     trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")
     if trees is None:
         return 0
@@ -155,7 +155,7 @@ def _places_of_breaks(utils: Any) -> dict[str, int]:
 
 
 def _recompilations(utils: Any) -> dict[str, int]:
-    """Return why a function's latest graph did not fit, each reason once; numbers in a reason are ignored."""
+    """Count, for each reason, the graphs that did not fit a later call; numbers in a reason are ignored."""
     found: dict[str, int] = {}
     words: dict[str, str] = {}
     for code, reasons in list(getattr(utils, "guard_failures", {}).items()):
@@ -177,9 +177,9 @@ def _recompilations(utils: Any) -> dict[str, int]:
 
 
 def _one_each(lines: list[str]) -> list[str]:
-    """Return the first reason of each recompilation, with a graph number, because torch 2.4 gives none.
+    """Return the first reason of each recompilation, with a graph number, because torch 2.4 gives no graph numbers.
 
-    The first recompilation lists one reason, the second two, and so on.
+    The log of the first recompilation lists one reason, the log of the second two reasons, and so on.
     """
     first: list[str] = []
     at = 0

@@ -1,12 +1,12 @@
-"""Sample which lines of the program its threads execute, and in which step, about eighty times a second.
+"""Sample which source lines the program's threads execute, and in which step, about eighty times a second.
 
 The sampling thread runs when it gets the interpreter's lock: when an operator or system call releases the lock, or
-after the switch interval, which is 5 ms and longer than most lines take. So the sampling thread lowers the interval to
-10 µs while it waits for the lock, in programs whose threads do not compete for the lock, and has the kernel wake it at
-once, not 50 µs later. With 100 µs, a line that took less and preceded an operator was never seen.
+after the switch interval, which is 5 ms and longer than most source lines take. So the sampling thread lowers the
+interval to 10 µs while it waits for the lock, in programs whose threads do not compete for the lock, and has the kernel
+wake it at once, not 50 µs later. At 100 µs, a line that took less time and preceded an operator was never sampled.
 
-The thread that released the lock requests it again at once, and then runs for 5 ms. So the stacks are taken first, in
-as few instructions as possible, and read afterwards.
+The thread that released the lock requests the lock again at once, and then runs for 5 ms. So all stacks are copied
+first, in as few instructions as possible, and read afterwards.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _OF_PROGRAM = (WHOSE_USER, WHOSE_INSTALLED)
 
 
 class Seen:
-    """Samples of one thread at each place, and its processor time meanwhile, in nanoseconds.
+    """Samples of one thread at each place in the program, and the thread's processor time there, in nanoseconds.
 
     The thread may have run elsewhere since the last sample: half of the samples of a short sleep come right after other
-    work. So the smaller of the times before and after each sample is summed up as well.
+    work. So the smaller of the two processor times, before and after each sample, is also summed up.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Lines:
         self._parts: dict[int, SampleParts] = {}  # by thread; the threads in `among` share one entry
 
     def begin(self, step: Callable[[], int] | None = None) -> None:
-        """Begin; `step` returns the thread's present step, None without steps."""
+        """Begin to sample; `step` returns the thread's present step, None without steps."""
         self._step, self._moments = step, Moments()
         self._seen, self._parts, self._of_steps = {}, {}, _thread.get_ident()
         self._ran_ns = {ident: ran_ns for ident, (_, ran_ns) in _threads().items()}
@@ -123,7 +123,7 @@ class Lines:
         _thread.start_new_thread(self._look, (self._turn, os.getpid(), self._switch_s))
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return each thread that ran the user's code, the thread that runs the steps first."""
+        """Return the samples of each thread that ran the user's code, beginning with the thread that runs the steps."""
         if not self._turn:
             return []
         self._turn += 1
@@ -156,7 +156,7 @@ class Lines:
         return self._moments.facts(lambda identity: self._known[identity][1]) if self._step is not None else None
 
     def parts(self, ident: int = 0) -> list[dict[str, Any]]:
-        """Return how a thread's time divides into parts of a sample; by default that of all threads in `among`."""
+        """Return how a thread's time divides into parts of making a sample; by default for all threads in `among`."""
         return self._parts[ident].facts() if ident in self._parts else []
 
     def _lines(self, ident: int, seen: Seen) -> list[dict[str, Any]]:
@@ -194,10 +194,10 @@ class Lines:
             return
 
     def _take(self, me: int) -> tuple[list[tuple[int, list[Taken]]], int]:
-        """Take all stacks, innermost frame first, the steps' thread before the others; and its processor time.
+        """Copy all stacks, innermost frame first, the steps' thread before others; and that thread's processor time.
 
-        Do not keep a reference to a frame: it keeps all objects of its function alive. The frame of this function would
-        also form a cycle with its own variable.
+        Do not keep a reference to a frame: a frame keeps all objects of its function alive. The frame of this function
+        would also form a reference cycle with its own variable.
         """
         frames, taken = sys._current_frames(), []
         frames.pop(me, None)
@@ -232,7 +232,7 @@ class Lines:
         self._parts.setdefault(key, SampleParts(self._owner)).add(taken, wall_ns)
 
     def _key(self, taken: list[Taken], stack: list[Frame] | None) -> Key:
-        """Return the innermost line of the user's code, the function it calls, the running code, and enclosing lines.
+        """Return the user's innermost source line, the function that it calls, the running code, and enclosing lines.
 
         If no frame is the user's, as in a command that a package installs, use a package's innermost line outside
         torch.
@@ -273,7 +273,7 @@ class Lines:
         return found[0]
 
     def _suspended(self) -> tuple[int, int, int] | None:
-        """Return where the first event-loop task in the user's code waits, and what it awaits there."""
+        """Return where the first event-loop task in the user's code waits, and the object that this task awaits."""
         tasks: Any = sys.modules.get("asyncio.tasks")
         try:
             for task in list(getattr(tasks, "_scheduled_tasks", None) or tasks._all_tasks):
@@ -296,7 +296,7 @@ def _most_first(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _wait_for_lock(own_s: float | None, waits: bool) -> None:
-    """Lower the switch interval, or restore it, unless the program has set its own meanwhile.
+    """Lower the interpreter's switch interval, or restore it, unless the program has set its own interval meanwhile.
 
     `own_s`: the program's interval; None to leave the interval alone.
     """
@@ -313,7 +313,7 @@ def _be_woken_at_once() -> None:
 
 
 def _has_threads_of_its_own(of_steps: int) -> bool:
-    """Tell whether there are threads besides those of torch's loaders and of queues between processes."""
+    """Tell whether the program runs threads besides the threads of torch's loaders and of queues between processes."""
     for ident, thread in list(getattr(sys.modules.get("threading"), "_active", {}).items()):
         module = str(getattr(getattr(thread, "_target", None), "__module__", ""))
         if ident != of_steps and not module.startswith(("torch.", "multiprocessing.")):

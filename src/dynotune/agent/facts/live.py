@@ -1,4 +1,4 @@
-"""Report what torch and Python say about themselves in the live process: `live.*`, without the prefix."""
+"""Report the settings and versions of torch and Python in the live process: the facts `live.*`, without the prefix."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MOST_NAMES = 2000
 
 
 class NotKnown(Exception):
-    """A fact that is unavailable, with the reason."""
+    """Error: a fact is unavailable, for the reason in the message."""
 
 
 def facts(torch: Any) -> dict[str, Any]:
-    """Read each fact separately, so that one missing in this version affects no other.
+    """Read each fact separately, so that a fact that this version of torch does not have affects no other fact.
 
     `torch`: the module; None if the program has not imported it.
     """
@@ -50,7 +50,7 @@ def facts(torch: Any) -> dict[str, Any]:
 def _names_beside(package: str) -> list[str]:
     """Find names in attributes, keywords and imports of the user's modules: `infer.py:12 config.max_workspace_size`.
 
-    Each name is listed once, with its first line.
+    Each name is listed once, with the first source line that uses the name.
     """
     found: dict[str, str] = {}
     for module in list(sys.modules.values()):

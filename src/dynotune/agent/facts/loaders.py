@@ -1,4 +1,4 @@
-"""Describe the program's DataLoaders, each once: their arguments when they begin, and one batch that they give."""
+"""Describe each of the program's DataLoaders once: the loader's arguments when it begins, and one of its batches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _OTHERS = re.compile("label|type|segment|position")
 
 
 class Padding:
-    """Share of padding in some batches, from a mask, or from a constant tail of integers or frames.
+    """Share of padding in some batches, from a mask tensor, or from a constant tail of integers or frames.
 
-    Only tensors in host memory are inspected, and only the first, second, fourth, … batch of a loader.
+    Only tensors in host memory are inspected, and only a loader's first, second, fourth, eighth, … batch.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Padding:
 
     @property
     def done(self) -> bool:
-        """Tell whether no further batch is needed: there were enough, or the first ones' rows have equal length."""
+        """Tell whether no further batch is needed: enough were inspected, or the first rows all have equal length."""
         return len(self._batches) >= _MOST_LOOKS or (self._num_drawn >= 2 and not self._batches)
 
     def look(self, torch: Any, batch: Any) -> None:
@@ -79,7 +79,7 @@ def _lengths(torch: Any, batch: Any) -> tuple[str, list[int], int] | None:
 
 
 def _kept(torch: Any, value: Any, name: str) -> Any:
-    """Return each row's length before a constant tail, or after a head, of a value found nowhere else; else None."""
+    """Return each row's length without a constant tail or head whose value occurs nowhere else; else None."""
     pad: Any = None
     if value.dim() == 3 and value.is_floating_point():
         value, pad = (value != 0).any(-1), False
@@ -102,7 +102,7 @@ _MOST_LOADERS = 32
 
 
 class _Loader:
-    """A loader; several loaders with the same arguments, created at the same place, count as one."""
+    """A loader; several loaders with the same arguments, created at the same place in the code, count as one loader."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.facts = facts
@@ -119,7 +119,7 @@ class _Loader:
 
 
 class Loaders:
-    """The loaders drawn from so far, in the order of their start."""
+    """The loaders that gave batches so far, in the order in which the loaders began."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -148,7 +148,7 @@ class Loaders:
             self._cover_next()
 
     def facts(self, is_counted: Callable[[Key], bool]) -> list[dict[str, Any]]:
-        """Return the fields of `schema.observation.Loader`; loaders that the steps draw from come first."""
+        """Return the fields of `schema.observation.Loader`; the loaders whose batches the steps use come first."""
         entries = sorted(self._met.values(), key=lambda entry: not any(map(is_counted, entry.keys)))
         context = self._torch.multiprocessing.get_start_method(allow_none=True) if self._torch is not None else None
         found = []
@@ -161,7 +161,7 @@ class Loaders:
         return found
 
     def _cover_next(self) -> None:
-        """Cover further draws until each loader has given a batch, and enough batches to show its padding."""
+        """Cover further draws until each loader has given a batch, and enough batches to show the loader's padding."""
         iterator, original = self._iterator, self._iterator.__next__
 
         @covers(iterator, "__next__")

@@ -1,4 +1,4 @@
-"""Read levels and counters at both ends of the window: device memory, resident memory, garbage, autograd's graph."""
+"""Read amounts and counters at both ends of the window: device and resident memory, garbage, autograd's graph."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LONG_S = 0.001
 
 
 class Garbage:
-    """Follow Python's collections through `gc.callbacks`, in processor time.
+    """Measure the processor time of Python's garbage collections, through `gc.callbacks`.
 
-    Finalizers may wait for the device or a lock, in any thread, and that wait is not work of the collector.
+    Processor time leaves out waits: finalizers may wait for the device or a lock, which is no work of the collector.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Garbage:
         self.total_s = self.longest_s = 0.0
 
     def flag(self) -> int:
-        """Return GARBAGE if a significant collection has ended since the last call."""
+        """Return GARBAGE if a significant garbage collection has ended since the last call."""
         flag, self._in_step = self._in_step, 0
         return flag
 
@@ -67,7 +67,7 @@ class Garbage:
 
 
 class Memory:
-    """Memory that grew within the window."""
+    """Growth of device and host memory within the timed window."""
 
     def __init__(self) -> None:
         self._torch: Any = None
@@ -86,7 +86,7 @@ class Memory:
         self._levels = {index: [stats["allocated_bytes.all.current"]] for index, stats in self._before.items()}
 
     def level(self) -> None:
-        """Read the present level; called a few times within the window, at tens of microseconds each."""
+        """Read the memory now in use; called a few times within the window, at a cost of tens of microseconds each."""
         self._rss_levels.append(_own_bytes())
         for index, levels in self._levels.items():
             levels.append(int(self._torch.cuda.memory_allocated(index)))
@@ -101,7 +101,7 @@ class Memory:
         }
 
     def _allocators(self) -> dict[int, dict[str, int]]:
-        """Return counters of the devices that this process uses, without waiting."""
+        """Return allocator counters of the devices that this process uses, without waiting for a device."""
         cuda = getattr(self._torch, "cuda", None)
         if cuda is None or not cuda.is_initialized():
             return {}
@@ -134,7 +134,7 @@ class Memory:
 
 
 def _own_bytes() -> int:
-    """Return resident memory in bytes without files and shared memory, which holds workers' batches until their use."""
+    """Return resident memory in bytes without files and shared memory, in which workers' batches wait for their use."""
     with open("/proc/self/statm", encoding="ascii") as file:
         _, resident, shared = file.read().split()[:3]
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
@@ -146,7 +146,7 @@ MOST_NODES = 100_000
 
 
 def graphs(torch: Any, before: int | None) -> dict[str, int | None]:
-    """Return fields of `schema.observation.ProcessState`, given the number of nodes at the window's begin.
+    """Return fields of `schema.observation.ProcessState`, given the number of graph nodes at the window's begin.
 
     Between two steps a training loop keeps the graph of its last loss; a loop that stores losses keeps all graphs.
     """
@@ -155,9 +155,9 @@ def graphs(torch: Any, before: int | None) -> dict[str, int | None]:
 
 
 def num_nodes(torch: Any) -> int | None:
-    """Count the nodes behind the tensors that Python holds, at most MOST_NODES; None if there are too many objects.
+    """Count the graph nodes behind Python's tensors, at most MOST_NODES; None if Python has too many objects.
 
-    Without torch (None) there are no tensors.
+    The result is 0 if `torch` is None, because a program without torch has no tensors.
     """
     if torch is None:
         return 0

@@ -18,7 +18,7 @@ _MOST_MODULES = 20_000
 
 
 class _Calls:
-    """Calls of one module, with or without gradients; `look` is the last inspected call."""
+    """Calls of one module, with or without gradients; `look` describes the last call that was inspected."""
 
     def __init__(self) -> None:
         self.begin_anew()
@@ -42,7 +42,7 @@ class _Calls:
 
 
 def _longer(before: tuple[int, ...], now: tuple[int, ...]) -> int:
-    """Return by how much one dimension is longer, at most by half, if no other dimension differs; else 0."""
+    """Return by how much one dimension is longer, if by at most half and if no other dimension differs; else 0."""
     differ = [(a, b) for a, b in zip(before, now) if a != b]
     if len(before) != len(now) or len(differ) != 1 or differ[0][1] > max(1.5 * differ[0][0], differ[0][0] + 1):
         return 0
@@ -78,7 +78,7 @@ class Models:
             self._roots[id(module)] = _Root(module)
 
     def step_found(self) -> None:
-        """From here on, count calls as calls of steps."""
+        """From now on, count calls of modules as calls within steps."""
         self._is_found = True
         for root in self._roots.values():
             for calls in root.calls.values():
@@ -151,10 +151,10 @@ class Models:
     # At the window's end
 
     def facts(self, trains: bool, updated: Container[int]) -> list[dict[str, Any]]:
-        """Return fields of `schema.observation.Model`: the largest 16 in steps; only those with parameters, if any.
+        """Return fields of `schema.observation.Model` for the largest 16 modules in steps, if possible with parameters.
 
         Args:
-            trains: the steps update parameters, so calls with gradients are the ones to report.
+            trains: whether the steps update parameters; then calls with gradients are reported.
             updated: identities of the parameters that optimizers have.
         """
         alive = [(root, module) for root in self._roots.values() if (module := root.module()) is not None]
@@ -281,7 +281,7 @@ def _layers(nn: Any, modules: list[Any]) -> dict[str, Any]:
 
 
 def _table(nn: Any, module: Any) -> dict[str, Any] | None:
-    """Describe the table of an embedding that is trained."""
+    """Describe the weight table of an embedding layer that is trained."""
     weight = getattr(module, "weight", None)
     if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or weight is None or not weight.requires_grad:
         return None

@@ -1,10 +1,10 @@
-"""Divide the time of a sample: map each stack sample of a loading thread to a part, a function and a user line.
+"""Divide the time to make a sample: map each stack of a loading thread to a part, a function and a user line.
 
 The innermost frame in the table decides, up to the first frame of the user's code. C functions have no frame, so the
-call at a frame is read from its source (Python 3.11 and later; in older versions from its line).
+call that a frame makes is read from the frame's source (Python 3.11 and later) or source line (before 3.11).
 
-A stack sample comes late while code holds the interpreter's lock. So each sample counts for all the time since the
-previous sample.
+A stack sample comes late while code holds the interpreter's lock. So each stack sample counts for all the time since
+the previous stack sample.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CONTAINERS = re.compile(r"(Compose|Sequential|Lambda|OneOf|SomeOf|RandomApply|R
 
 
 class SampleParts:
-    """Wall time of one thread, by part, by the function that does the work, and by line of the user's code.
+    """Wall time of one thread, by part of making a sample, by working function, and by line of the user's code.
 
     Args:
         owner: function that returns the owner of a frame's code.
@@ -60,7 +60,7 @@ class SampleParts:
             found[1] += wall_ns
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return the fields of `schema.observation.SamplePart`, the largest first."""
+        """Return the fields of `schema.observation.SamplePart`, the part with the most time first."""
         rows = sorted(self._wall_ns.items(), key=lambda row: -row[1][1])[:MOST_PARTS]
         return [
             {"part": part, "what": what, "num": num, "wall_s": wall_ns * 1e-9, **self._at(place)}
@@ -130,7 +130,7 @@ def text_of(code: CodeType, line: int) -> str:
 
 
 def _entry(name: str) -> Any:
-    """Return the part and the function that does the work; None if the table has no entry."""
+    """Return the part and the function that does the work; None if the table does not list the function."""
     for pattern, part, what in _ENTRIES:
         if pattern.match(name):
             return part, what or name.partition(":")[0].partition(".")[0]
@@ -138,7 +138,7 @@ def _entry(name: str) -> Any:
 
 
 def _class_of(code: CodeType, module: dict[str, Any], name: str) -> str:
-    """Return the class with this method, if it is a transform; "" else."""
+    """Return the class of a method's object if the class is a transform; else ""."""
     if code.co_name not in _METHODS or name.startswith("torch."):
         return ""
     owner = str(getattr(code, "co_qualname", "")).rpartition(".")[0].rpartition(".")[2]
@@ -155,7 +155,7 @@ def _has(class_: type, code: CodeType) -> bool:
 
 
 def _called(code: CodeType, lasti: int) -> str:
-    """Return the callee at this instruction, as written and without arguments; else the expression."""
+    """Return the function called at this instruction, as written, without arguments; else the expression."""
     at: Any = list(code.co_positions())[max(0, lasti) // 2]
     line, end, column, end_column = at
     if None in at:
@@ -184,7 +184,7 @@ _PLAIN = (FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, t
 
 
 def _resolved(text: str, module: dict[str, Any]) -> str:
-    """Return `module:name` of the object behind a dotted name; `:text` if only the running code knows it."""
+    """Return `module:name` of the object behind a dotted name; `:text` if only the running code can resolve it."""
     head, *rest = text.split(".")
     value = module.get(head, getattr(builtins, head, None))
     for each in rest:

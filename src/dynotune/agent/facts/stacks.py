@@ -10,7 +10,7 @@ _files: list[object] = []
 
 
 def listen(folder: str) -> int | None:
-    """Write stacks to `stacks-PID.txt` on an unused signal, and return its number; None if there is no such signal."""
+    """Write stacks to `stacks-PID.txt` on an unused signal, and return its number; None without an unused signal."""
     for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
         if signal.getsignal(number) is signal.SIG_DFL:
             # A separate file from that of the parent process. It stays open for the life of the process.

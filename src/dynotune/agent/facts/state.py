@@ -1,4 +1,4 @@
-"""Record the state of the program once, when its window has ended: everything except timing.
+"""Record the state of the program once, when its timed window has ended: everything except timing.
 
 Each part of the state is recorded separately. A part that fails is left out, and the record gives the reason.
 """
@@ -26,7 +26,7 @@ _MOST_OPTIMIZERS = 16
 
 
 class Optimizers:
-    """Optimizers that have stepped so far. The covers are removed before the window begins and before a compilation."""
+    """Optimizers that have stepped so far. Their covers are removed before the window and before a compilation."""
 
     def __init__(self) -> None:
         self._met: dict[int, tuple[weakref.ref[Any], str]] = {}
@@ -46,7 +46,7 @@ class Optimizers:
         self._cover_scaler(scaler)
 
     def stepped(self, optimizer: Any) -> None:
-        """Note that the optimizer has just stepped; called until the step is found, and for further optimizers."""
+        """Note that the optimizer has just stepped; called until the step is found, and later for new optimizers."""
         known = self._met.get(id(optimizer))
         if (known is None or known[0]() is not optimizer) and len(self._met) < _MOST_OPTIMIZERS:
             self._met[id(optimizer)] = weakref.ref(optimizer), source_location.place()
@@ -107,7 +107,7 @@ def _truth(value: Any) -> bool | None:
 
 
 class State:
-    """The parts of the state, and the times at which each is read."""
+    """The parts of the program's state, and the times at which each part is read."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -132,12 +132,12 @@ class State:
             self._try(type(part).__name__, part.torch_is_here, torch)
 
     def compilation_begins(self, *args: Any) -> None:
-        """Stop changing everything that a compiled graph could see."""
+        """Stop changing everything that a compiled graph could depend on."""
         self._try("optimizers", self.optimizers.look_no_more)
         self._try("compilation", self.compilations.compilation_begins, *args)
 
     def window_begins(self, step: Callable[[], int]) -> None:
-        """From here on, only count; `step` returns the number of the present step."""
+        """From now on, only count events; `step` returns the number of the present step."""
         self._try("models", self.models.look_no_more)
         self._try("loaders", self.loaders.look_no_more)
         self._try("optimizers", self.optimizers.look_no_more)
@@ -152,7 +152,7 @@ class State:
         self._try("lines", self._lines.begin, step)
 
     def level(self) -> None:
-        """Read levels within the window, at a few of its steps."""
+        """Read the memory in use within the window, at a few of the window's steps."""
         self._try("memory", self._memory.level)
 
     def leave(self) -> None:

@@ -1,4 +1,4 @@
-"""Report how long threads of this process waited for a core in the window, ready to run, by the kernel's counters."""
+"""Report how long threads of this process waited for a free core in the window, by the kernel's counters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NANOSECOND = 1e-9
 
 
 class Threads:
-    """Read threads at both ends of the window; this takes some microseconds each, outside the timed part.
+    """Read the threads' counters at the window's begin and end; each read takes microseconds, outside the timed part.
 
     `folder`: folder of this process in `/proc`.
     """
@@ -26,7 +26,7 @@ class Threads:
         self._begin_s = perf_counter()
 
     def facts(self) -> dict[str, Any]:
-        """Return `live.*`, without the prefix; a thread that ended meanwhile does not count."""
+        """Return the facts `live.*` without the prefix; a thread that ended within the window does not count."""
         took_s = perf_counter() - self._begin_s
         after = self._waited_ns()
         if not after or not self._begin_s:
@@ -36,7 +36,7 @@ class Threads:
         return {"core_wait_s_per_s": grown_ns * _NANOSECOND / took_s}
 
     def _waited_ns(self) -> dict[str, int]:
-        """Return waiting times by thread in ns; empty if the kernel does not count them."""
+        """Return each thread's wait for a core in ns; an empty dict if the kernel does not count waits."""
         found = {}
         try:
             threads = os.listdir(self._folder + "/task")
@@ -50,7 +50,7 @@ class Threads:
 
 
 def schedstat(folder: str) -> tuple[int, int, int] | None:
-    """Return a thread's run time and wait for a core in ns, and its turns; None if it ended or is not counted."""
+    """Return a thread's run time and wait for a core in ns, and its number of runs; None if the thread ended."""
     try:
         with open(folder + "/schedstat", encoding="ascii") as file:
             ran, waited, num_turns = map(int, file.read().split())

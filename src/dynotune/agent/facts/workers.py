@@ -1,7 +1,7 @@
 """Measure the cost of making batches: in a loader's workers or, without workers, in the process that draws them.
 
 Functions are covered only in observed runs. Each process writes an event `fetching` twice a second, with counts since
-its first batch, and a worker writes one more when it ends. The process that draws pinned batches writes `pinning`.
+its first batch, and a worker writes a last event when it ends. The process that draws pinned batches writes `pinning`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_DEPTH = 3
 
 
 def data_set_facts(torch: Any, dataset: Any, collate: Any) -> dict[str, Any]:
-    """Describe a data set and its collate function: names, places and contents. No reference to them is kept."""
+    """Describe a data set and its collate function: names, places and contents. No reference to either is kept."""
     inner = _innermost(dataset)
     is_iterable = isinstance(dataset, torch.utils.data.IterableDataset)
     return {
@@ -75,7 +75,7 @@ def _place(function: Any) -> str:
 
 
 def _num_objects(dataset: Any, depth: int = _MAX_DEPTH) -> int:
-    """Estimate the objects in containers among its attributes: length times the number in the first entry."""
+    """Estimate the number of objects in a data set's containers: length times the number in the first element."""
     total = 0
     for value in list(vars(dataset).values()) if hasattr(dataset, "__dict__") else []:
         if isinstance(value, (list, tuple, dict, set)):
@@ -121,7 +121,7 @@ _TOLD = ("begin_s", "num", "fetch_s", "collate_s", "decode_s", "cpu_s", "longest
 
 
 class Counts:
-    """Counts of the batches that one data set and collate function made in this process, in seconds."""
+    """Number and times (s) of the batches that one data set and collate function made in this process."""
 
     def __init__(self, facts: dict[str, Any], worker: Any, clock: Callable[[], float]) -> None:
         self.facts, self.worker, self.clock = facts, worker, clock
@@ -135,7 +135,7 @@ class Counts:
 
 
 class Fetching:
-    """Time torch's fetchers, their collate functions, known decoders inside, and pinning."""
+    """Time torch's fetchers, collate functions, known decoders inside fetchers, and pinning of memory."""
 
     def __init__(self, event: Event, log: Log) -> None:
         self._event, self._log = event, log
@@ -252,7 +252,7 @@ class Fetching:
     def _cover_outermost(
         self, owner: Any, name: str, busy: set[int], counted: Callable[[int], Any], done: Callable[..., None]
     ) -> None:
-        """Call `done` after each outermost call with `counted` of its thread, the time of its begin, and arguments."""
+        """Call `done` after each outermost call, with the thread's `counted`, the call's begin, and its arguments."""
         original = getattr(owner, name)
 
         @covers(owner, name)
@@ -326,7 +326,7 @@ class Fetching:
 
 
 def _bytes_read() -> dict[str, int]:
-    """Return the bytes read by this process since its begin, in total and from storage; {} if not counted."""
+    """Return the bytes that this process has read so far, in total and from storage; {} if they are not counted."""
     try:
         with open("/proc/self/io", encoding="ascii") as file:
             words = file.read().split()
@@ -337,7 +337,7 @@ def _bytes_read() -> dict[str, int]:
 
 
 def _private_bytes() -> int | None:
-    """Return memory that this process has allocated or written since its fork; None if the kernel does not tell."""
+    """Return the bytes that this process has allocated or written since its fork; None if they are not reported."""
     try:
         with open("/proc/self/smaps_rollup", encoding="ascii", errors="replace") as file:
             for line in file:

@@ -1,7 +1,7 @@
 """Implement CUDA's autocast in Python, since torch's own asks each tensor's device, which is not CUDA here.
 
-torch decides which operators take part. Operators in neither of the two lists below run in float32. Source: torch's
-`aten/src/ATen/autocast_mode.h`.
+Torch decides which operators autocast affects. Operators in neither of the two lists below run in float32. Source:
+torch's `aten/src/ATen/autocast_mode.h`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def install(torch: Any) -> None:
 
 
 class _Casts:
-    """Casts of arguments; `cache`: parameters in the lower precision, until the outermost context ends."""
+    """Casts of arguments; `cache` keeps parameters in the lower precision until the outermost autocast context ends."""
 
     def __init__(self, torch: Any) -> None:
         from torch.utils import _pytree

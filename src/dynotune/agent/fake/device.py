@@ -1,4 +1,4 @@
-"""Make `torch.cuda` and related modules answer as on the requested GPU; calls that would reach a driver do nothing."""
+"""Make `torch.cuda` and related modules answer as on the requested GPU; calls that would need a driver do nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .recorder import Recorder, on_device
 
 
 class Stream:
-    """A stream or an event: work is finished at once, so there is nothing to wait for."""
+    """A CUDA stream or event: simulated work is finished at once, so that waiting for it returns at once."""
 
     stream_id = device_index = device_type = cuda_stream = priority = 0
     query, is_capturing, elapsed_time = (lambda *_: True), (lambda *_: False), lambda *_: 1.0
@@ -60,7 +60,7 @@ def _answers(owner: Any, answers: dict[str, Any]) -> None:
 
 
 def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
-    """Answer questions about the device and its allocator, and accept commands to it."""
+    """Answer questions about the simulated device and its allocator, and accept commands to the device."""
     cuda, total, device = torch.cuda, gpu["total_bytes"], torch.device("cuda")
     major, minor = gpu["compute_capability"]
     properties = SimpleNamespace(
@@ -111,7 +111,7 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
 
 
 def _refuse(torch: Any, recorder: Recorder) -> None:
-    """Refuse features that are not modelled."""
+    """Refuse features of the device that the simulation does not model."""
 
     def refusing(reason: str) -> Any:
         class Refusing:
@@ -168,7 +168,7 @@ def _move(torch: Any) -> None:
 
 
 def _show_values(torch: Any, device: Any) -> None:
-    """Cover methods of a tensor that would read its data."""
+    """Cover methods of tensors that would read a tensor's data."""
     tensor = torch.Tensor
     numpy, describe = tensor.numpy, tensor.__format__
 
@@ -187,7 +187,7 @@ def _show_values(torch: Any, device: Any) -> None:
 
 
 def _choose(torch: Any, recorder: Recorder) -> None:
-    """Choose as torch does, by the kind of tensor or device."""
+    """Make torch choose implementations for simulated tensors as it does for tensors on a GPU."""
     functional, fake_class = torch.nn.functional, import_module("torch._subclasses.fake_tensor").FakeTensor
     attend = kernels.attention(torch, functional.scaled_dot_product_attention)
     functional.scaled_dot_product_attention = torch._C._nn.scaled_dot_product_attention = attend
@@ -214,7 +214,7 @@ def _choose(torch: Any, recorder: Recorder) -> None:
 
 
 def _keep_parameters(torch: Any, device: Any, recorder: Recorder) -> None:
-    """Remove the data from parameters when they are registered, and keep the same objects when they are moved."""
+    """Remove the data from parameters when they are registered; keep the parameter objects when the module is moved."""
 
     @covers(torch.nn.Module, "_apply")
     def apply(self: Any, function: Any, recurse: bool = True) -> Any:

@@ -29,7 +29,7 @@ def workspace_bytes(setting: str, capability: tuple[int, int], version: tuple[in
 
 
 def attention(torch: Any, original: Any) -> Any:
-    """Run `scaled_dot_product_attention` as CUDA would choose; without CUDA code, torch takes the slow way."""
+    """Run `scaled_dot_product_attention` by the kernel that torch chooses on CUDA; without CUDA it takes a slow one."""
     ops = torch.ops.aten
 
     def scaled_dot_product_attention(

@@ -23,7 +23,7 @@ _KEEP_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
 
 
 class Refused(RuntimeError):
-    """Error: an answer would depend on values that only the device would compute."""
+    """Error: a result would depend on values that only a real device would compute."""
 
 
 def make(torch: Any, recorder: Recorder) -> Any:
@@ -49,20 +49,20 @@ def make(torch: Any, recorder: Recorder) -> Any:
     written_by: dict[Any, list[tuple[int, str]]] = {}
 
     def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-        """Return the arguments that the operator writes."""
+        """Return the arguments that the operator writes to."""
         if func not in written_by:
             named = enumerate(func._schema.arguments)
             written_by[func] = [(at, one.name) for at, one in named if one.alias_info and one.alias_info.is_write]
         return [args[at] if at < len(args) else kwargs.get(name) for at, name in written_by[func]]
 
     def inner_device(func: Any, args: Any) -> Any:
-        """Return the device that C++ sees for a tensor; None if C++ does not ask."""
+        """Return the device that C++ code sees for a tensor; None if C++ code does not ask for the device."""
         if func is not ask_device or not on_device(args[0]):
             return None
         return torch.device("meta") if args[0].fake_mode.in_kernel_invocation else inside
 
     def placed(kwargs: Any) -> Any:
-        """Return the arguments with the device that C++ uses for a tensor beside one of the simulated device."""
+        """Return keyword arguments with the simulated device in place of the device that C++ code sees for it."""
         kwargs = kwargs or {}
         return {**kwargs, "device": cuda} if kwargs.get("device") == inside else kwargs
 
@@ -161,7 +161,7 @@ def make(torch: Any, recorder: Recorder) -> Any:
 
 
 class Values:
-    """Values kept with their tensors: each has a host tensor, whose views correspond to the fake tensor's views."""
+    """Known values of fake tensors: each is a host tensor, whose views correspond to the fake tensor's views."""
 
     def __init__(self, torch: Any, fake_class: Any, recorder: Recorder) -> None:
         from torch.utils import _pytree
@@ -172,7 +172,7 @@ class Values:
         return [leaf for leaf in self._tree.tree_leaves(tree) if isinstance(leaf, self._torch.Tensor)]
 
     def known(self, tensor: Any) -> Any:
-        """Return the values of a tensor without data; None if they are unknown."""
+        """Return the values of a tensor without data; None if the values are unknown."""
         found = tensor.__dict__.get("_dynotune_known")
         return found if found is not None and (found.untyped_storage().nbytes() or not found.numel()) else None
 
@@ -187,7 +187,7 @@ class Values:
         )
 
     def computed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Compute the results on the host; None if the host has no such operator."""
+        """Compute an operator's results on the host; None if the host does not implement the operator."""
 
         def real(value: Any) -> Any:
             if isinstance(value, self._torch.device):
@@ -201,7 +201,7 @@ class Values:
             return None
 
     def keep(self, func: Any, args: Any, written: Any, out: Any, found: Any) -> None:
-        """Keep the values that were computed beside the operator; without values, forget those that it overwrote."""
+        """Keep the values computed for an operator's results; if None, forget the values of tensors it overwrote."""
         results = self.tensors(out)
         if found is not None:
             for tensor, value in zip(results, self.tensors(found)):
@@ -215,7 +215,7 @@ class Values:
             results[0]._dynotune_truth = self._truth(func, args)
 
     def read(self, tensor: Any) -> Any:
-        """Return the number that the program reads."""
+        """Return the number that the program reads from a tensor."""
         values = self.known(tensor)
         if values is not None:
             return values.item()
@@ -223,7 +223,7 @@ class Values:
         return self._stand_in(tensor)
 
     def on_host(self, tensor: Any) -> Any:
-        """Return a tensor that left the device, with its values or with substitutes."""
+        """Return a tensor that was copied to the host, with its known values or with substitutes."""
         values = self.known(tensor)
         if values is not None:
             return values.clone()
@@ -234,7 +234,7 @@ class Values:
         return made.fill_(self._stand_in(tensor))
 
     def _truth(self, func: Any, args: Any) -> bool:
-        """Return the operator's answer for tensors of one element, which stands for all elements."""
+        """Return the operator's result for tensors of one element, which represents the result for all elements."""
 
         def one(value: Any) -> Any:
             is_tensor = isinstance(value, self._torch.Tensor)

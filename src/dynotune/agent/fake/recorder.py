@@ -54,7 +54,7 @@ class Recorder:
         return reason
 
     def read(self) -> None:
-        """Note that the program reads a value that is unknown."""
+        """Note that the program reads an unknown value."""
         place = source_location.place() or "?"
         if len(self.notes) < MOST_NOTES:
             self.notes["a value that only the GPU would know was answered with a constant: %s" % place] = None
@@ -69,7 +69,7 @@ class Recorder:
             self._storages[key] = self._allocated(num_bytes), weakref.ref(storage, lambda _: self._died(key))
 
     def multiplies(self) -> None:
-        """Give each thread that uses cuBLAS its own handle, and so its own workspace; backward has its own thread."""
+        """Give each thread that uses cuBLAS its own handle and workspace; the backward pass runs in its own thread."""
         handle = int(self._torch._C._current_graph_task_id() != -1)
         if handle not in self._workspaces:
             self._workspaces[handle] = self._allocated(self._workspace_bytes)
@@ -101,7 +101,7 @@ class Recorder:
             self._trace.append({"action": "free_completed", "addr": address, "size": num_bytes})
 
     def _stack(self) -> list[dict[str, Any]]:
-        """Return Python's frames; for backward, the functions that it calls, which run in their own thread on a GPU."""
+        """Return Python's stack frames; in the backward pass, only the frames of functions that autograd calls."""
         found, frame = [], sys._getframe(2)
         # Between an operator's caller and this frame are the frames of torch's dispatcher.
         hidden = (_OWN, os.path.join(os.path.dirname(self._torch.__file__), "_"))
@@ -118,7 +118,7 @@ class Recorder:
     # Answers of torch's allocator
 
     def address(self, tensor: Any) -> tuple[int, int]:
-        """Return device and address of the tensor's storage; (-1, 0) if it is sparse or not on the device."""
+        """Return device and address of the tensor's storage; (-1, 0) if the tensor is sparse or not on the device."""
         try:
             found = self._storages.get(tensor.untyped_storage()._cdata)
         except NotImplementedError:
@@ -126,7 +126,7 @@ class Recorder:
         return (-1, 0) if found is None else (0, found[0])
 
     def record(self, enabled: Any = "all", **_: Any) -> None:
-        """Keep stacks from here on."""
+        """Keep the stack of each allocation from now on."""
         self.is_recording = enabled is not None
 
     def stats(self, *_: Any, **__: Any) -> dict[str, int]:
@@ -140,7 +140,7 @@ class Recorder:
         }
 
     def segments(self) -> list[dict[str, Any]]:
-        """Return one segment for each live block."""
+        """Return one allocator segment for each live block."""
         state = {"device": 0, "state": "active_allocated"}
         blocks = [{**state, "address": at, "size": size, "requested_size": size} for at, size in self._live.items()]
         return [{**block, "total_size": block["size"], "blocks": [block]} for block in blocks]

@@ -1,1 +1,1 @@
-"""Collect events of the program, and find steps in them."""
+"""Collect events of the program, and find the program's steps from the events."""

@@ -34,9 +34,9 @@ Token = namedtuple("Token", ("kind", "name", "with_grad"), defaults=(False,))
 
 
 class Cycle:
-    """A repeating sequence of tokens, rotated to begin where the program began it.
+    """A repeating sequence of tokens, rotated so that the sequence begins where the program began.
 
-    `anchor` ends a step at every `per_step`-th occurrence.
+    The token `anchor` ends a step at every `per_step`-th occurrence.
     """
 
     def __init__(self, sequence: list[int], anchor: int, per_step: int, loaders: set[int]) -> None:
@@ -58,11 +58,11 @@ class Cycle:
 def find(
     events: list[int], times: list[float], tokens: list[Token], num_optimizers: int, phase: str | None = None
 ) -> Cycle | None:
-    """Find the cycle that explains the end of `events`, or None if no cycle is certain yet.
+    """Find the cycle that `events` repeat at their end, or None if no cycle is certain yet.
 
     Args:
         events: numbers of tokens in order of time. `times`: time of each event in seconds.
-        num_optimizers: optimizers that exist; a program with one trains, and each should step in a cycle.
+        num_optimizers: number of optimizers; a program with optimizers trains, and each should step in a cycle.
     """
     relevant, when = _relevant(events, times, tokens, phase)
     tail = _tail_period(relevant)
@@ -82,9 +82,9 @@ def find(
 def _relevant(
     events: list[int], times: list[float], tokens: list[Token], phase: str | None
 ) -> tuple[list[int], list[float]]:
-    """Return optimizer steps, calls with gradients and the draws before them; without training, the other events.
+    """Return optimizer steps, calls with gradients and the draws before such calls; for inference, the other events.
 
-    Otherwise an evaluation in between would become part of the cycle, or hide it.
+    Events of an evaluation during training would otherwise become part of the cycle, or hide the cycle.
     """
     if phase != INFERENCE and not any(tokens[n].kind == STEP for n in set(events)):
         return ([], []) if phase == TRAINING else (events, times)
@@ -106,7 +106,7 @@ def _relevant(
 
 
 def _tail_period(events: list[int]) -> tuple[int, int] | None:
-    """Return (period, length) of the shortest period whose repeats end the list; None with too few repeats."""
+    """Return the shortest period that repeats at the list's end, and its repeats' length; None with too few repeats."""
     size = len(events)
     last = events[-1] if events else None
     for period in range(1, size // _MIN_REPEATS + 1):
@@ -128,7 +128,7 @@ def _periodic_length(events: list[int], period: int) -> int:
 def _explains(
     events: list[int], times: list[float], tokens: list[Token], sequence: list[int], length: int, num_optimizers: int
 ) -> bool:
-    """Tell whether the cycle is acceptable although it lacks an event that occurred before or is expected."""
+    """Tell whether the cycle is acceptable although the cycle lacks an event that occurred before or is expected."""
     # An event that occurred before the first update and never again served to build the model.
     begin = next((position for position, n in enumerate(events) if tokens[n].kind == STEP), 0)
     missing = set(events[begin:]) - set(sequence)
@@ -144,7 +144,7 @@ def _explains(
 
 
 def _longest_gap(events: list[int], number: int) -> int:
-    """Return the largest number of events between two of `number`, or before its first."""
+    """Return the largest number of events between two occurrences of token `number`, or before its first occurrence."""
     longest, previous = 0, -1
     for position, event in enumerate(events):
         if event == number:
@@ -167,7 +167,7 @@ def _rotate(sequence: list[int], events: list[int]) -> list[int]:
 
 
 def _anchor(sequence: list[int], tokens: list[Token]) -> tuple[int, int]:
-    """Return the rarest token, which ends the step; among equally rare ones prefer an optimizer's, then the last."""
+    """Return the rarest token, which ends the step; of equally rare tokens an optimizer's, else the last token."""
     rank = {STEP: 2, CALL: 1, REPLAY: 1, DRAW: 0}
     counts = {n: sequence.count(n) for n in set(sequence)}
     rarest = min(counts.values())
@@ -183,7 +183,7 @@ MAX_EVENTS = 1 << 20
 
 
 class History:
-    """Events that are not counted yet, because the step is still unknown."""
+    """Events that are not counted yet, because the program's step is still unknown."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -202,7 +202,7 @@ class History:
             yield (number, now, *rest)
 
     def begin_s(self, sequence: list[int] | None) -> float:
-        """Return when the first event of `sequence` (any if None) began, including the wait for it."""
+        """Return when the first event of `sequence` (of any event if None) began, including the wait for that event."""
         for number, now, (wait_s, _, _) in zip(self.numbers, self.times, self._rest):
             if sequence is None or number in sequence:
                 return now - wait_s
@@ -210,7 +210,7 @@ class History:
 
 
 class AllDraws:
-    """The numbers of all loaders: if steps are marked by hand, every draw counts."""
+    """The numbers of all loaders: if the program marks its steps, every draw of a batch counts."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens

@@ -16,8 +16,8 @@ from .steps import MAX_INSIDE_OPTIMIZER, Steps
 class LoaderHooks:
     """Call `steps.drawn(key, batch size, wait begin, wait end, batch)` after each batch of a loader.
 
-    The time to create an iterator, which starts workers, and to find it exhausted, which ends them, is reported as
-    `steps.waited_before(key, seconds)`.
+    `steps.waited_before(key, seconds)` reports the time to create an iterator, which starts workers, and the time to
+    find an iterator exhausted, which ends workers.
 
     `met`: called as `met(key, loader)` when an iterator of a loader is created; returns the key to use.
     """
@@ -33,7 +33,7 @@ class LoaderHooks:
         self._cover_iter(loaders)
 
     def draw_through(self, around: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> None:
-        """From here on, draw batches by `around(the iterator's own __next__)`."""
+        """From now on, draw batches by calling `around(the iterator's own __next__)`."""
         self._draw[0] = around(self._original_next)
 
     def draw_plainly(self) -> None:
@@ -84,7 +84,7 @@ class LoaderHooks:
             guarded(hooks._log, "loader", hooks._begun_anew, self, loader, is_first)
 
     def _begun_anew(self, iterator: Any, loader: Any, is_first: Any) -> None:
-        """Note an iterator that begins an epoch; `is_first`: the iterator is new."""
+        """Note an iterator that begins an epoch; `is_first`: whether the iterator is new."""
         if not (self._are_unseen or is_first) and hasattr(iterator, "_dynotune"):
             self._met(iterator._dynotune[0], loader)
 
@@ -131,9 +131,9 @@ def cover_loader_workers(torch: Any, begun: Callable[[], None], log: Log) -> Non
 def cover_optimizers(torch: Any, steps: Steps, compiled: list[bool], log: Log) -> None:
     """Report to `steps` each new optimizer, and the begin and end of each of its steps.
 
-    A step that a GradScaler skips because of infinities still counts, because the program's cycle continues.
+    An optimizer step that a GradScaler skips because of infinities still counts, because the program's cycle continues.
 
-    `compiled`: non-empty once the process compiles; only then can a hook be traced.
+    `compiled`: non-empty once the process compiles; torch.compile can trace a hook only from then on.
     """
     # torch.optim deletes the attribute `optimizer`, so a dotted path does not reach `torch.optim.optimizer`.
     optimizers: Any = importlib.import_module("torch.optim.optimizer")

@@ -1,7 +1,7 @@
-"""Record frequent events in the shortest way, since every step pays for them; process them later, many at a time.
+"""Record frequent events quickly, since each costs time in every step; process events later, many at a time.
 
-Code that runs once between steps of other code finds cold caches, and costs many times what it costs in a loop of its
-own. So each function reads little, appends to one list, and leaves unusual cases to the general path.
+Code that runs once between steps of other code finds cold processor caches, and takes many times as long as in a loop
+of its own. So each function reads little, appends to one list, and leaves unusual cases to the general path.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .cycle import DRAW, Token
 
 
 class Identities:
-    """`tokens` and `classes` by number. An object that replaces a dead object takes over its number."""
+    """Numbers of objects; `tokens` and `classes` by number. An object that replaces a dead object takes its number."""
 
     def __init__(self) -> None:
         self.tokens: list[Token] = []
@@ -28,7 +28,7 @@ class Identities:
         self._numbers: dict[tuple[str, int, bool], tuple[weakref.ref[Any], int]] = {}
 
     def loader_made(self, key: Key, dataset: Any) -> Key:
-        """Return the one object that stands for all keys equal to this one."""
+        """Return the one object that represents all keys equal to `key`."""
         key = self._keys.setdefault(key, key)
         if key not in self._draws:
             self._take_over(key)
@@ -39,7 +39,7 @@ class Identities:
         return key
 
     def _take_over(self, key: Key) -> None:
-        """Give a loader of new data the number of an equal loader whose data are dead, as of an earlier fold."""
+        """Give a new loader the number of an equal loader (as of an earlier fold) whose data set no longer exists."""
         for other, dataset in self._datasets.items():
             if dataset() is None and (other[0], other[2:]) == (key[0], key[2:]) and other in self._draws:
                 self._draws[key] = self._draws.pop(other)
@@ -53,7 +53,7 @@ class Identities:
         return number
 
     def number_of_loader(self, key: Key) -> int | None:
-        """Return the number of a loader that was drawn from."""
+        """Return the number of a loader that gave a batch."""
         return self._draws.get(key)
 
     def of(self, kind: str, thing: Any, with_grad: bool) -> int:
@@ -63,11 +63,11 @@ class Identities:
         return self._meet(kind, thing, with_grad)
 
     def references(self, number: int) -> list[weakref.ref[Any]]:
-        """Return references to all objects that had the number, the latest last."""
+        """Return references to all objects that had the given number, the latest object last."""
         return [reference for reference, other in self._numbers.values() if other == number]
 
     def _meet(self, kind: str, thing: Any, with_grad: bool) -> int:
-        """Number a new object; it takes over the number of a dead object of its class."""
+        """Number a new object; if an object of the same class is dead, the new object takes over that number."""
         number = None
         for (other_kind, _, other_grad), (reference, other) in self._numbers.items():
             same = (other_kind, other_grad, self.classes[other]) == (kind, with_grad, type(thing))
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 
 
 def stepped(steps: Steps, anchor: weakref.ref[Any], general: Callable[[Any], None]) -> Callable[[Any], None]:
-    """End steps at the steps of one optimizer, `anchor`."""
+    """Let the program's steps end at the steps of one optimizer, `anchor`."""
     pending, due, work_off = steps.pending, steps.due, steps.work_off
 
     def stepped(optimizer: Any) -> None:
@@ -108,11 +108,11 @@ def stepped(steps: Steps, anchor: weakref.ref[Any], general: Callable[[Any], Non
 
 
 def called(steps: Steps, anchor: weakref.ref[Any], with_grad: bool, counts: bool) -> Special:
-    """End steps at the calls of one module, `anchor`, with or without gradients; count its inputs if requested.
+    """Let steps end at calls of one module, `anchor`, with or without gradients; count the call's inputs if requested.
 
     Return a function that makes the cover of the module's class from its original call, the general cover, a test for
-    tracing, the threads inside a root's call, and the log. The cover is one function, since every step pays for each
-    call.
+    tracing, the threads inside a root's call, and the log. The cover is a single function, since each function call
+    costs time in every step.
     """
     pending, due, work_off = steps.pending, steps.due, steps.work_off
     grad_enabled, cycle = steps.grad_enabled, steps.cycle

@@ -1,4 +1,4 @@
-"""Apply `--step-function module:function`: the return of that function ends a step."""
+"""Apply `--step-function module:function`: a step ends whenever that function returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _is_compiling() -> bool:
 
 
 def torch_is_here(torch: Any, marked: Callable[[], None]) -> None:
-    """Begin after torch is imported; a marked function is compiled inside its mark, unmarked inside other graphs."""
+    """Begin after torch is imported; a compiled marked function ends a step, except inside another graph."""
     global _is_compiling
     _is_compiling = torch.compiler.is_compiling
     original = torch.compile
@@ -32,7 +32,7 @@ def torch_is_here(torch: Any, marked: Callable[[], None]) -> None:
 
 
 def wrap_function(target: str, hooks: AfterImport, marked: Callable[[], None], log: Log) -> None:
-    """Wrap `module:function` or `module:Class.method` as soon as it exists."""
+    """Wrap `module:function` or `module:Class.method` as soon as the function exists."""
     module_name, _, path = target.partition(":")
     names = path.split(".")
     if module_name == "__main__":
@@ -69,7 +69,7 @@ def _marking(function: Callable[..., Any], marked: Callable[[], None]) -> Callab
 
 
 def _wait_in_main(names: list[str], marked: Callable[[], None], log: Log) -> None:
-    """Wait for functions of the script itself, which appear while it runs, without an import to wait for.
+    """Wait for a function of the script itself, which is defined while the script runs, not by an import.
 
     A profile function watches calls until the first call of the named function, wraps it for later calls, and removes
     itself. The profile function also reports the first call's return.

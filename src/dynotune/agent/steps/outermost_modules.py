@@ -1,9 +1,9 @@
 """Observe the calls of outermost modules.
 
-Module hooks are not used, because torch.compile would inline them, pickles of the model would contain them, and they
-would stay on inner modules. While the step is searched for, `Module.__call__` is covered; afterwards only the classes
-of the modules that the step needs. Covers are removed before the first compilation begins. Covers of classes then stay:
-a compiled graph that has seen a class must find it unchanged, or it would be compiled again.
+Module hooks are not used, because torch.compile would inline hooks, pickles of the model would contain hooks, and hooks
+would stay on inner modules. While the step is unknown, `Module.__call__` is covered; afterwards only the classes of the
+modules that the step needs. Covers are removed before the first compilation begins. Covers of classes then stay: a
+compiled graph that has seen a class must find it unchanged, or it would be compiled again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Constructors:
     Models run layers once in a constructor, to find a shape or a stride, on another device and with gradients. Such
     calls in a constructor are not the program's work, and compiling those layers takes minutes.
 
-    Only the code of frames is read: before Python 3.13, reading a frame's variables would change them.
+    Only the code of frames is read: before Python 3.13, reading a frame's variables would change the variables.
     """
 
     def __init__(self, module_class: type, log: Log) -> None:
@@ -36,7 +36,7 @@ class Constructors:
         self._num_tries: dict[int, int] = {}
 
     def is_trying(self, module: Any) -> bool:
-        """Tell whether a running constructor calls `module`, which it has called only rarely."""
+        """Tell whether a running constructor calls `module`, and constructors have called `module` only rarely."""
         try:
             if not self._is_running():
                 return False
@@ -83,8 +83,8 @@ def _subclasses(base: type) -> Iterator[type]:
 
 
 class OutermostModules:
-    """Call `first(module)` before a root first runs, `ran(module)` then, and `after(module, args, kwargs)` after each
-    call.
+    """Call `first(module)` before an outermost module first runs, `ran(module)` after that run, and `after(module,
+    args, kwargs)` after each call.
 
     `around`: None, or a function `around(call, module, args, kwargs)` that makes the call.
     """
@@ -139,7 +139,7 @@ class OutermostModules:
         return paused
 
     def compilation_begins(self) -> None:
-        """From here on, change nothing that a graph could have seen."""
+        """From now on, change nothing that a compiled graph could depend on."""
         if self._compiled:
             return
         self._compiled = True
@@ -152,11 +152,11 @@ class OutermostModules:
                 self._cover_class(module_class)
 
     def watch_only(self, classes: set[type], special: Special | None = None) -> None:
-        """Uncover all but `classes`; once there is compiled code, covers of classes stay.
+        """Uncover all classes but `classes`; once the program has compiled code, covers of classes stay.
 
         Args:
-            special: makes a faster cover for them from the original call, the usual cover, `is_compiling`, the threads
-                inside a root's call, and the log.
+            special: makes a faster cover for `classes` from the original call, the usual cover, `is_compiling`, the
+                threads inside a root's call, and the log.
         """
         if self._covers_all():
             self._module.__call__ = self.original
@@ -170,24 +170,24 @@ class OutermostModules:
                 self._uncover_class(module_class)
 
     def call_plainly(self, classes: set[type]) -> None:
-        """From here on, cover only `classes`, if covers may change, and make no calls through `around`."""
+        """From now on, cover only `classes`, if covers may still change, and make no calls through `around`."""
         self.around = None
         self.watch_only(classes)
 
     def reset_after_fork(self) -> None:
-        """Forget all threads but this one, since a new thread may get the id of one that was inside a call."""
+        """Forget all threads but this thread, since a new thread may get the id of a thread that was inside a call."""
         self._busy.intersection_update({get_ident()})
 
     def _covers_all(self) -> bool:
-        """Tell whether the agent's cover of every module's call can be removed; somebody may have covered it."""
+        """Tell whether the agent's cover of every module's call can be removed: other code may have covered it."""
         return self._cover_of_all is not None and self._module.__call__ is self._cover_of_all
 
     def inside(self) -> bool:
-        """Tell whether this thread is inside a root's call."""
+        """Tell whether the current thread is inside a call of an outermost module."""
         return get_ident() in self._busy
 
     def alive(self) -> list[Any]:
-        """List the outermost modules that the program still holds."""
+        """List the outermost modules that the program still refers to."""
         return [module for module in (met() for met in list(self._known.values())) if module is not None]
 
     def known_classes(self) -> list[type]:
@@ -252,7 +252,7 @@ class OutermostModules:
         return special
 
     def _pass_over(self, call: Call, thread: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a module that is not a root; inside its call there is no root either."""
+        """Call a module that is not outermost; modules called inside this call are not outermost either."""
         try:
             self._busy.add(thread)
             return call(module, *args, **kwargs)
@@ -260,7 +260,7 @@ class OutermostModules:
             self._busy.discard(thread)
 
     def _meet(self, module: Any, thread: int) -> bool:
-        """Tell whether the module is a root; DataParallel's copies and modules that a constructor tries out are not."""
+        """Tell whether a module is outermost; DataParallel's copies and modules tried out by a constructor are not."""
         # By __dict__, because a module's own __getattr__ is slow to refuse.
         if "_is_replica" in module.__dict__ or self._constructors.is_trying(module):
             return False

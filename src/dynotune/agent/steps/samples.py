@@ -1,4 +1,4 @@
-"""Count the samples in a batch; None if its shape does not show the number."""
+"""Count the samples in a batch; None if the batch's shape does not show the number of samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..core.annotations import Any, Sequence
 
 
 def in_batch(batch: Any, batch_size: int | None) -> int | None:
-    """Count the samples in a loader's batch; `batch_size` is the loader's own, None if it has none."""
+    """Count the samples in a loader's batch; `batch_size` is the loader's own batch size, or None."""
     try:
         return _in_batch(batch, batch_size)
     except Exception:  # the batch's own class raises when inspected
@@ -30,7 +30,7 @@ def _in_batch(batch: Any, batch_size: int | None) -> int | None:
 
 
 def are_fields(batch: Any, num_samples: int | None) -> bool:
-    """Tell whether `batch` can only be a list of fields, whose first is a tensor of all samples."""
+    """Tell whether `batch` can only be a list of fields, whose first field is a tensor of all samples."""
     try:
         usual = type(batch) in (list, tuple) and len(batch) != num_samples
         return usual and bool(batch[0].size(0) == num_samples)
@@ -39,7 +39,7 @@ def are_fields(batch: Any, num_samples: int | None) -> bool:
 
 
 def in_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-    """Count the samples in a module's inputs: the leading size of the first array that has a leading size."""
+    """Count the samples in a module's inputs: the leading dimension of the first array that has dimensions."""
     try:
         size = args[0].size(0)  # the usual case, first
         if isinstance(size, int):  # in a trace the size is a tensor, and the question would be traced too
@@ -77,12 +77,12 @@ def _in_sequence(batch: Sequence[Any], batch_size: int | None) -> int | None:
 
 
 def _are_fields(batch: Sequence[Any]) -> bool:
-    """Tell whether these are fields: inputs and labels differ in rank, and separate samples do not."""
+    """Tell whether the arrays are fields of a batch: inputs and labels differ in rank, separate samples do not."""
     return len({len(getattr(item, "shape", ())) for item in batch}) > 1
 
 
 def _are_pictures(batch: Sequence[Any]) -> bool:
-    """Tell whether these are images, channels first, of several sizes."""
+    """Tell whether the arrays are images of several sizes, with channels first."""
     shapes = {tuple(getattr(item, "shape", ())) for item in batch}
     return len(shapes) > 1 and all(len(shape) == 3 and shape[0] in (1, 3, 4) for shape in shapes)
 

@@ -1,4 +1,4 @@
-"""Count the program's steps: search for the cycle, fix it, then observe only the event that ends a step."""
+"""Count the program's steps: find the cycle of events, fix the cycle, then observe only the event that ends a step."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ MAX_INSIDE_OPTIMIZER = 4096
 
 
 class Steps:
-    """Step counter: receives events, reports steps.
+    """Step counter: receives events of the program, and reports the program's steps.
 
     Args:
-        record: called as `record(end_s, wait_s, num_samples, flags)` for each step in order; -1 samples are unknown.
+        record: called as `record(end_s, wait_s, num_samples, flags)` for each step in order; -1 means unknown samples.
         flags_now: returns flags of a step that ends now; None if no task asks for them.
-        reached: called as `reached(num_steps)` after a step that reaches or passes the last number it returned; returns
-            the next number.
+        reached: called as `reached(num_steps)` once the step that the last call of `reached` returned has ended;
+            returns the number of the next such step.
         fixed: called as `fixed(description, begin_s, classes, num_superseded)` when a cycle is found, with the begin of
             the first step, the classes of modules still needed, and the number of first steps that no longer count.
-        has_stepped: called as `has_stepped(optimizer)` after a step of an optimizer, except the one that ends steps
-            once they are found.
-        search_again: called when another training seems to begin; returns whether its step may be searched for.
+        has_stepped: called as `has_stepped(optimizer)` after a step of an optimizer; not for the optimizer whose step
+            is found to end the program's steps.
+        search_again: called when another training seems to begin; returns whether to search for that training's step.
         wait: waits for the device where a step may end; None if only the host's time matters.
     """
 
@@ -104,7 +104,7 @@ class Steps:
         return len(self._history.numbers)
 
     def reset_after_fork(self) -> None:
-        """Renew the lock, whose owner may be a thread that does not exist in this process."""
+        """Create a new lock, because the old lock's owner may be a thread that does not exist in the forked process."""
         self._lock, self._working_off = RLock(), False
         self.pending.clear()
         self._forget_short_ways()
@@ -118,7 +118,7 @@ class Steps:
     def optimizer_built(self, optimizer: Any) -> None:
         """Note an optimizer. If a step was already found, another training begins, with its own step.
 
-        Cycles before the first training, which trained nothing, were not steps but a look at the data or an evaluation.
+        Cycles before the first training were not steps, but a pass over the data or an evaluation.
         """
         with self._lock:
             self.work_off()
@@ -132,14 +132,14 @@ class Steps:
             self.optimizers.add(optimizer)
 
     def iterator_made(self, key: Key, dataset: Any) -> Key:
-        """Note a loader that starts or restarts: its first batch begins an epoch. Return the loader's key."""
+        """Note that a loader starts or restarts: the loader's next batch begins an epoch. Return the loader's key."""
         with self._lock:
             key = self._names.loader_made(key, dataset)
             self._begun.add(key)
             return key
 
     def waited_before(self, key: Key, wait_s: float) -> None:
-        """Add time to the wait for the first batch of the loader's next epoch, in which its workers end and start."""
+        """Add the time in which workers end and start to the wait for the first batch of the loader's next epoch."""
         with self._lock:
             self._waited_before[key] = self._waited_before.get(key, 0.0) + wait_s
 
@@ -218,7 +218,7 @@ class Steps:
             self._end_step(now, True)
 
     def ignore(self) -> None:
-        """Count nothing from here on."""
+        """Count no events from now on."""
         self.work_off()
         self._forget_cycle()
         self.cycle, self._marked = cycles.Cycle([], -1, 1, set()), True
@@ -278,9 +278,9 @@ class Steps:
             self._count(*event, False)
 
     def _is_overtaken(self, number: int) -> bool:
-        """Tell whether graphs have replaced the calls of a cycle that was found before their capture; then search anew.
+        """Tell whether CUDA graphs have replaced the calls of a cycle found before their capture; then search anew.
 
-        An evaluation by graph, in between, has fewer replays than required.
+        A shorter evaluation by CUDA graphs has fewer replays than this check requires.
         """
         patience = _MAX_REPLAYS_AMONG_STEPS if self._tokens[self._anchor].kind == cycles.STEP else _MAX_REPLAYS
         if self._marked:
@@ -368,7 +368,7 @@ class Steps:
                 self._working_off = False
 
     def work_off_at_exit(self) -> None:
-        """Process the remaining entries, but do not wait for a thread that hangs with the device: the process ends."""
+        """Process the remaining events; the process ends, so do not wait for a thread that hangs with the device."""
         if self._lock.acquire(timeout=_PATIENCE_AT_EXIT_S):
             try:
                 self.work_off()
@@ -376,7 +376,7 @@ class Steps:
                 self._lock.release()
 
     def _take_batches(self) -> tuple[float, int]:
-        """Return loader wait and samples (-1 unknown) of the step that ends now."""
+        """Return the loader wait (s) and the number of samples (-1 unknown) of the step that ends now."""
         sizes, per_step = self._sizes, self._draws_per_step or len(self._sizes)
         surplus = len(sizes) - per_step
         if surplus > _MAX_AHEAD:
@@ -390,7 +390,7 @@ class Steps:
         return wait_s, sum(counted) if len(counted) == len(used) else -1
 
     def _begin_marked(self, now: float) -> None:
-        """Use marked steps from now on: batches that the loaders gave so far belong to the first."""
+        """Use marked steps from now on: batches that the loaders gave so far belong to the first marked step."""
         self._marked = True
         self.cycle = cycles.Cycle([], -1, 1, set())
         self._anchor = -1

@@ -24,7 +24,7 @@ from .switches import (
 
 
 class Arm:
-    """Settings that are switched together. `is_on`: whether the program runs with them now."""
+    """A candidate: settings that are switched together. `is_on`: whether the program runs with these settings now."""
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
         by_class: dict[type[Switch], list[Planned]] = {}
@@ -54,7 +54,7 @@ class Arm:
 
     @property
     def unsuited_to_short_epochs(self) -> list[str]:
-        """List the knobs whose switch costs more when an epoch begins."""
+        """List the candidate's knobs whose switch costs extra time when an epoch begins."""
         return [one["knob"] for switch in self._switches if not switch.suits_short_epochs for one in switch.planned]
 
     @property
@@ -72,15 +72,15 @@ class Arm:
         return call_inside(entered, call, module, args, kwargs)
 
     def called_without(self, error: Exception, call: Callable[[], Any]) -> Any:
-        """Repeat a failed call: first without single switches, one after another, then without all of them.
+        """Repeat a failed call: first with one switch off, for each switch in turn, then with all switches off.
 
-        After that the candidate is effectively off, and `check` reports it.
+        After that the candidate is effectively off, and `check` reports that it is off.
 
         Args:
             call: function that makes the call through `around_root`.
 
         Raises:
-            Exception: the call also raises it without the candidate.
+            Exception: the call raises the same exception without the candidate.
         """
         suspects = [switch for switch in self._turned if switch.acts_in_calls]
         free_memory(self.program.torch, error)
@@ -125,7 +125,7 @@ class Arm:
             raise NotSwitched(self._failure)
 
     def on(self) -> None:
-        """Switch the candidate on. Raises NotSwitched: a setting had no effect; HasAlready: the program has it all."""
+        """Switch the candidate on. Raises NotSwitched: a setting had no effect; HasAlready: no setting is left."""
         self.is_on = True
         for switch in list(self._switches):
             self._turned.append(switch)
@@ -140,7 +140,7 @@ class Arm:
         self.check()
 
     def off(self) -> None:
-        """Switch the candidate off. Raises NotSwitched: a value cannot be restored; all others are restored."""
+        """Switch the candidate off. Raises NotSwitched: a value cannot be restored; all other values are restored."""
         reason: NotSwitched | None = None
         while self._turned:
             try:
@@ -164,13 +164,13 @@ class Arm:
                 switch.on()
 
     def check(self) -> None:
-        """Raise NotSwitched if a value differs from the expected one."""
+        """Raise NotSwitched if a setting's present value differs from the expected value."""
         self.refuse_failed()
         for switch in self._switches:
             switch.check(self.is_on)
 
     def check_acted(self) -> None:
-        """Raise NotSwitched if the candidate was on for some steps and had no effect in them."""
+        """Raise NotSwitched if the candidate was on for some steps and had no effect in these steps."""
         for switch in self._switches:
             for answer in switch.answers():
                 if answer["ok"] is False:

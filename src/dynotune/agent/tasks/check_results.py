@@ -71,7 +71,7 @@ class CheckResults(Task):
             references.without_autocast(self._torch)
 
     def at_exit(self) -> None:
-        """Answer with the values so far."""
+        """Write the values recorded so far as the result."""
         self._read()
 
     # Losses

@@ -15,15 +15,15 @@ MOST_TENSORS, MOST_DEPTH = 8, 6
 
 
 def digests_of(torch: Any, output: Any) -> list[Digest]:
-    """Digest the first tensors in an output: for each its shape and, on the device in float64, sum, sum of magnitudes,
-    root of the sum of squares, and sampled elements; None in place of these for an empty tensor.
+    """Digest the first tensors in an output: for each tensor its shape and, on the device in float64, sum, sum of
+    magnitudes, root of the sum of squares, and sampled elements (None for an empty tensor).
     """
     with torch.no_grad(), plainly(torch):
         return [_digest(torch, tensor) for _, tensor in zip(range(MOST_TENSORS), _tensors(torch, output, 0))]
 
 
 def _tensors(torch: Any, value: Any, depth: int) -> Iterator[Any]:
-    """Yield the floating-point tensors in the value, in order."""
+    """Yield the floating-point tensors that the value contains, in order."""
     if isinstance(value, torch.Tensor):
         tensor = local(value)
         if is_plain(torch, tensor):
@@ -57,7 +57,7 @@ def _digest(torch: Any, tensor: Any) -> Digest:
 
 
 def local(tensor: Any) -> Any:
-    """Return the local part of a tensor that is distributed over ranks; reading all of it would be a collective."""
+    """Return the local part of a tensor that is distributed over ranks; reading all parts would be a collective."""
     return getattr(tensor, "_local_tensor", tensor).detach()
 
 
@@ -71,12 +71,12 @@ def is_plain(torch: Any, tensor: Any) -> bool:
 
 
 def plainly(torch: Any) -> Any:
-    """Treat tensors as plain ones in this block, so that subclasses run no code of their own."""
+    """Treat tensors as plain tensors in this block, so that tensor subclasses run no code of their own."""
     return torch._C.DisableTorchFunctionSubclass()
 
 
 def random_states(torch: Any) -> dict[str, Any]:
-    """Return the states that change when random numbers are drawn, by kind of device."""
+    """Return the states of the random number generators, by kind of device."""
     generators = {"cpu": [torch.default_generator]}
     if torch.cuda.is_initialized():
         generators["cuda"] = list(torch.cuda.default_generators)
@@ -84,7 +84,7 @@ def random_states(torch: Any) -> dict[str, Any]:
 
 
 def precision_of(torch: Any, module: Any) -> str:
-    """Return the lowest precision of its calls, as far as it is visible from outside."""
+    """Return the lowest precision of a module's calls, as far as the precision is visible from outside."""
     halves = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
     parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
     device = "cpu" if parameter is None else parameter.device.type
@@ -114,5 +114,5 @@ def fields_of(call: list[Digest]) -> list[dict[str, Any]]:
 
 
 def number(value: float) -> float | None:
-    """Return the number; None if it is not finite, because JSON cannot express it."""
+    """Return the number; None if the number is not finite, because JSON has no such numbers."""
     return value if -1e308 < value < 1e308 else None

@@ -1,8 +1,8 @@
-"""Time the loader alone, and a step without it: drain the loader, then repeat one of its batches.
+"""Time the loader alone, then a step without the loader: drain the loader, then repeat one of its batches.
 
-Inside one `next()` of the program, the task draws from the loader repeatedly. From then on the program gets the last of
-these batches at each request. The task changes nothing else for the program. When both times are known, or if they
-cannot be measured, the program continues with its loader.
+Inside one `next()` of the program, the task draws from the loader repeatedly. From then on the program gets the last
+drawn batch at each request. The task changes nothing else for the program. When the loader's and the step's times are
+known, or cannot be measured, the program continues with its loader.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FEWEST_BATCHES = 8
 
 
 def position(iterator: Any) -> tuple[bool, int | None, int, int]:
-    """Return whether an iterator is at its begin, batches left (None: unknown), most prefetched, fewest needed.
+    """Return whether an iterator is at its begin, and numbers of batches: left (or None), prefetched at most, needed.
 
     Workers deliver batches in bursts, one batch per worker.
     """
@@ -42,20 +42,20 @@ def position(iterator: Any) -> tuple[bool, int | None, int, int]:
 
 
 def _is_iterable(iterator: Any) -> bool:
-    """Tell whether the iterator's length may be only an estimate by the program."""
+    """Tell whether the iterator's length may be only the program's estimate."""
     return type(iterator._index_sampler).__name__ == "_InfiniteConstantSampler" or iterator._dataset_kind == 1
 
 
 def drain(
     original: Callable[[Any], Any], iterator: Any, *, fewest: int, skip: int, begun_s: float | None
 ) -> tuple[Any, dict[str, Any] | None]:
-    """Draw until the rate is known, or the epoch ends.
+    """Draw batches until the loader's rate is known, or the epoch ends.
 
     Args:
         original: the iterator's `__next__`; exceptions that it raises are the program's.
-        fewest: number of batches needed. `skip`: number of batches before them that do not count.
-        begun_s: time of the iterator's begin, if nothing was drawn from it since. An epoch too short to leave out
-            batches then counts as a whole.
+        fewest: number of batches needed. `skip`: number of batches before the needed batches that do not count.
+        begun_s: time of the iterator's begin, if no batch was drawn since. An epoch too short to leave out batches then
+            counts as a whole.
 
     Returns:
         The last of the largest batches, and fields of the event; None if the epoch ended too soon.
@@ -112,7 +112,7 @@ _NUM_VALUES = 256
 def alias(torch: Any, value: Any, depth: int = 0) -> Any:
     """Return a copy of `value` with shared tensors: unpacking it, or reshaping in place, leaves `value` unchanged.
 
-    Tensor data are shared, so a program that changes them in place changes them for every step.
+    The copy shares the tensors' data, so a program that changes data in place changes the data of every step.
     """
     kind = type(value)
     if kind is torch.Tensor:
@@ -140,7 +140,7 @@ def _shallow(value: Any) -> Any:
 def values(torch: Any, batch: Any) -> str:
     """Return some of the values in each tensor of the batch, to detect changes in place.
 
-    A tensor's own version counter would not do, because reshaping in place also increments it.
+    A tensor's own version counter would not help, because reshaping in place also increments that counter.
     """
     found = []
     with torch._C.DisableTorchFunction(), torch.no_grad():
@@ -164,7 +164,7 @@ PATIENCE_S, PATIENCE_STEPS = 60.0, 100
 
 
 class _Source:
-    """A loader that was drained: the result of draining, and the batch that takes its place."""
+    """A loader that was drained: the result of draining, and the batch that replaces the loader's batches."""
 
     def __init__(self, batch: Any, values: str, fields: dict[str, Any]) -> None:
         self.batch, self.values, self.fields = batch, values, fields

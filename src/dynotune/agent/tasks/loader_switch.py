@@ -1,8 +1,8 @@
-"""Replace a loader of the program for a while by a second one over the same dataset and sampler.
+"""Replace a loader of the program for a while by a second loader over the same dataset and sampler.
 
 Both loaders draw their indices from one iterator of the sampler, so each sample still comes once in an epoch. Batches
-that one loader has ready when the other takes over stay there until its next turn, or the end of the epoch. Workers of
-the replaced loader first finish their present batches, and compete with the other workers for cores.
+that a loader has ready when the other loader takes over stay until that loader's next turn, or the epoch's end. Workers
+of the replaced loader first finish their present batches, and compete with the other workers for cores.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LoaderSwitch(Switch):
 
 
 def router_of(program: Program) -> Router:
-    """Return the program's only router: candidates share their ready batches at the end of an epoch."""
+    """Return the program's only router, because candidates share their ready batches at the end of an epoch."""
     if program.loader_router is None:
         program.loader_router = Router(program)
         program.loaders.draw_through(program.loader_router.around)
@@ -57,7 +57,7 @@ def router_of(program: Program) -> Router:
 
 
 class Router:
-    """Route each draw: to the program's own iterator, or to one with `active` options in its place."""
+    """Route each draw of a batch to the program's own iterator, or to an iterator with the options `active`."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -67,16 +67,16 @@ class Router:
         self._seen: dict[int, _Sources] = {}
 
     def num_queued(self, options: dict[str, Any]) -> int:
-        """Return the largest number of batches that an iterator with these options may have ready."""
+        """Return the largest number of batches that an iterator with the given options may have ready."""
         return max([0, *(sources.num_queued(options) for sources in self._seen.values())])
 
     def waiting(self) -> tuple[bool, int]:
-        """Return whether workers that are not drawn from are idle, and the number of batches ready to be drawn."""
+        """Return whether the workers of unused iterators are idle, and the number of batches ready to be drawn."""
         found = [sources.waiting(self.active) for sources in list(self._seen.values())]
         return all(quiet for quiet, _ in found), max([0, *(num for _, num in found)])
 
     def refuse(self, options: dict[str, Any]) -> None:
-        """Raise NotSwitched if no loader of the steps can be drawn from with these options."""
+        """Raise NotSwitched if no loader of the steps can give batches with the given options."""
         if self.failure:
             raise NotSwitched(self.failure)
         if not self._seen:
@@ -99,7 +99,7 @@ class Router:
         return __next__
 
     def _sources(self, iterator: Any) -> _Sources | None:
-        """Return the sources of an iterator whose batches belong to the steps; None for other iterators."""
+        """Return the `_Sources` of an iterator whose batches belong to the steps; None for other iterators."""
         try:
             found = self._seen.get(id(iterator))
             if found is not None and found.is_of_this_epoch(iterator):
@@ -130,7 +130,7 @@ class _Sources:
         self._others: dict[Options, Any] = {}
 
     def is_of_this_epoch(self, iterator: Any) -> bool:
-        """Tell whether the iterator is of this epoch: persistent workers keep their iterator, and restart it."""
+        """Tell whether the iterator belongs to this epoch: persistent workers keep an iterator, and restart it."""
         return self._own() is iterator and getattr(iterator, "_sampler_iter", None) is self._indices
 
     def num_queued(self, options: dict[str, Any]) -> int:
@@ -164,7 +164,7 @@ class _Sources:
         return getattr(self._own(), "_" + name, None)
 
     def turn(self, own: Any, options: Options | None) -> Any:
-        """Return the iterator to draw from."""
+        """Return the iterator that gives the next batch."""
         if options is None:
             return own
         if options not in self._others:
@@ -172,7 +172,7 @@ class _Sources:
         return self._others[options]
 
     def draw(self, original: Callable[[Any], Any], own: Any, source: Any) -> Any:
-        """Draw a batch of `source`; once the sampler is exhausted, draw a batch that any of the others has left."""
+        """Draw a batch of `source`; once the sampler is exhausted, draw a batch that another iterator has left."""
         try:
             return original(source)
         except StopIteration:
@@ -188,7 +188,7 @@ class _Sources:
         raise StopIteration
 
     def _made(self, own: Any, options: dict[str, Any]) -> Any:
-        """Create an iterator of a copy of the loader, without changing the program's random numbers."""
+        """Create an iterator over a copy of the loader, without changing the program's random numbers."""
         torch = self._program.torch
         loader_class, fields = own._dynotune_loader
         fields = {**fields, **options, "persistent_workers": False, "_iterator": None}
@@ -215,7 +215,7 @@ class _Sources:
 
 
 def _done(iterator: Any) -> tuple[int, int]:
-    """Count the batches that the workers have made and nobody has drawn, and the batches requested from them."""
+    """Count the batches that workers have ready, and the batches that were requested from workers."""
     try:
         stored = sum(len(info) > 1 for info in iterator._task_info.values())
         # Batches that come before their turn are stored, and no longer outstanding.

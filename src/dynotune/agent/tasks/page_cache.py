@@ -1,4 +1,4 @@
-"""Drop the pages of files from the kernel's page cache, as far as that needs no privilege."""
+"""Drop the pages of files from the kernel's page cache, as far as dropping needs no privilege."""
 
 from __future__ import annotations
 
@@ -109,10 +109,10 @@ def _drop_file(path: str) -> int | None:
 
 
 def _resident_bytes(path: str) -> int | None:
-    """Return a file's resident bytes; None if the kernel does not report them.
+    """Return how many bytes of a file are in the page cache; None if the kernel does not report the number.
 
-    A mapping is asked, because reading with RWF_NOWAIT makes new kernels read ahead. For files without write
-    permission, the kernel reports all pages as resident.
+    The kernel is asked about a mapping of the file, because reading with RWF_NOWAIT makes new kernels read ahead. For
+    files without write permission, the kernel reports all pages as resident.
     """
     if not os.access(path, os.W_OK):
         return None

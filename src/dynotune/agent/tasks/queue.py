@@ -1,7 +1,7 @@
-"""Queue the tasks of one process: those of its plan, then those that the parent orders while the program runs.
+"""Queue the tasks of one process: tasks of the plan, then tasks that the parent orders while the program runs.
 
-The parent writes `task-001.json` and so on into the run folder, and counts them in a page that both have mapped. So a
-check costs no system call, and the program is never interrupted. The page is checked only at ends of steps.
+The parent writes `task-001.json` and so on into the run folder, and counts these files in a memory page that the
+process has mapped too. So a check, at the end of a step, costs no system call, and the program is never interrupted.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TaskQueue:
 
     @property
     def has_begun(self) -> bool:
-        """Tell whether a task has begun work; from then on the step must not change."""
+        """Tell whether a task has begun work; from then on the kind of step must not change."""
         begun = self._current is not None and self._current.has_begun
         return begun or self._last_result is not None
 
@@ -76,7 +76,7 @@ class TaskQueue:
         return self._current is not None and self._current.event == "trace" and self._current.has_begun
 
     def around(self, inner: Any) -> Any:
-        """Return the function that calls outermost modules as the planned tasks require, around `inner` (or None)."""
+        """Return the function, around `inner` (or None), that calls outermost modules as the planned tasks require."""
         for task in self._planned:
             inner = task.around_calls(inner)
         return inner
@@ -89,7 +89,7 @@ class TaskQueue:
                 task.failed(error)
 
     def ignore(self) -> None:
-        """Ignore this process: it has no steps of its own."""
+        """Ignore this process, because it runs no steps of its own."""
         self._ignored = True
 
     def reached(self, num_steps: int) -> int:
@@ -127,7 +127,7 @@ class TaskQueue:
         return self._ordered()
 
     def _ordered(self) -> Task | None:
-        """Return the next task that the parent ordered; None without one."""
+        """Return the next task that the parent ordered; None without a new task."""
         if self._page is None:
             return None
         _, _, _, num_tasks, num_repeats = PAGE_HEAD.unpack_from(self._page)
@@ -162,7 +162,7 @@ class TaskQueue:
             return {"id": number, "refused": "the task file is damaged: %s: %s" % (type(error).__name__, error)}
 
     def _made(self, order: dict[str, Any]) -> Task | None:
-        """Create the task; None if it was refused, which the record reports."""
+        """Create the ordered task; None if the order was refused, which the record reports."""
         reason = order.get("refused", "")
         if not reason:
             try:
@@ -191,7 +191,7 @@ class TaskQueue:
 
 
 def _class_of(kind: str) -> Any:
-    """Return the class for tasks of this kind; each is imported only when needed."""
+    """Return the class for tasks of a kind; each class is imported only when needed."""
     if kind not in KINDS:
         raise ValueError("%r" % kind)
     module = importlib.import_module("." + kind.replace("-", "_"), __package__)

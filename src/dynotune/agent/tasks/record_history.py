@@ -1,7 +1,7 @@
 """Record what the caching allocator does from the device's first use to a step: sizes and order, without stacks.
 
-The allocator's later state follows from this complete history. If the program begins to record the history itself, the
-recording is left to the program.
+The allocator's later state follows from this complete history. If the program itself begins to record allocations, this
+task gives up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_EVENTS = 400_000
 
 
 class RecordHistory(Task):
-    """Record until `at_step`. The result names the file of the snapshot."""
+    """Record allocations until `at_step`. The result names the file of the snapshot."""
 
     event = "history"
     needs_torch = True

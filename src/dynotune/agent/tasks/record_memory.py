@@ -1,4 +1,4 @@
-"""Record what the caching allocator does within a few steady steps, and the owner of each block.
+"""Record the caching allocator's actions within a few steady steps, and the owner of each allocated block.
 
 The allocator itself records Python's stacks, which also show the module whose forward was running: while steps are
 recorded, each module is called through a separate function whose code has the module's path as its name. The method
@@ -31,7 +31,7 @@ MOST_MODULES = 20_000
 
 
 class RecordMemory(Task):
-    """Record `num_steps` steps."""
+    """Record the allocator's actions in `num_steps` steps."""
 
     event = "allocations"
     needs_torch = True
@@ -182,7 +182,7 @@ class RecordMemory(Task):
         return _address(tensor) if pretended is None else pretended.address(tensor)
 
     def _tell_workspaces(self) -> None:
-        """Identify cuBLAS's workspaces by releasing them; products allocate them again at once, at the same place."""
+        """Identify cuBLAS's workspaces by releasing them; matrix products allocate them again at the same place."""
         torch = self.program.torch
         clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
         # A captured graph may use these workspaces.
@@ -202,7 +202,7 @@ class RecordMemory(Task):
             self._tried(self._multiply)
 
     def _multiply(self) -> None:
-        """Multiply here and in the backward pass, whose thread has its own cuBLAS handle."""
+        """Multiply matrices in this thread and in the backward pass, whose thread has its own cuBLAS handle."""
         torch = self.program.torch
         weight = next(weight for root in self.program.roots.alive() for weight in root.parameters())
         with torch.enable_grad(), torch.inference_mode(False), torch.autocast("cuda", enabled=False):
@@ -272,7 +272,7 @@ def _run(call: Any, module: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _named(function: Any, name: str) -> Any:
-    """Return `function` under another name, which stacks show."""
+    """Return `function` under another name, which recorded stacks show."""
     code = function.__code__.replace(co_filename=MODULE_FILE, co_name=name)
     if hasattr(code, "co_qualname"):
         code = code.replace(co_qualname=name)
@@ -280,12 +280,12 @@ def _named(function: Any, name: str) -> Any:
 
 
 def _position(stats: dict[str, Any]) -> int:
-    """Return how many blocks were allocated and freed so far, counted as in the history."""
+    """Return how many blocks were allocated and freed so far, counted as in the allocator's history."""
     return int(stats["active.all.allocated"]) + int(stats["active.all.freed"])
 
 
 def _address(tensor: Any) -> tuple[int, int]:
-    """Return device and first byte of the storage; (-1, 0) if it is not on a CUDA device."""
+    """Return device and address of the tensor's storage; (-1, 0) if the storage is not on a CUDA device."""
     try:
         local = getattr(tensor, "_local_tensor", tensor)
         if local.device.type != "cuda":

@@ -87,7 +87,7 @@ class RecordShapes(Task):
 
 
 class OnnxExport:
-    """Keep batches of different shapes for the largest module. `folder`: where they are written."""
+    """Keep batches of different shapes for the largest module. `folder`: folder to which batches are written."""
 
     def __init__(self, torch: Any, folder: str) -> None:
         self._torch, self._folder, self._size = torch, folder, -1
@@ -114,7 +114,7 @@ class OnnxExport:
             kept.arguments = type(bound.arguments)({**bound.arguments, **copies})
 
     def made(self) -> dict[str, Any]:
-        """Write the model and its batches. Return the number of batches, or why there is none, with the line."""
+        """Write the model and its batches. Return the number of batches, or a failure's reason and source line."""
         try:
             with self._torch.inference_mode(False), self._torch.no_grad():
                 return {"num_batches": self._made()}
@@ -144,7 +144,7 @@ class OnnxExport:
         return len(batches)
 
     def _told(self, error: BaseException) -> str:
-        """Return the innermost reason in one line, and the line of the user's module that it concerns."""
+        """Return the innermost reason of a failed export, and the source line of the user's module in question."""
         frames = list(walk_tb(error.__traceback__))
         while error.__cause__ is not None:
             error = error.__cause__

@@ -1,8 +1,8 @@
-"""Record a few steady steps with torch's profiler, and write the complete trace or none.
+"""Record a few steady steps with torch's profiler, and write the complete trace or no trace.
 
-A step of the trace lasts from the end of one step to the end of the next, as steps are counted. So a batch and its
-whole wait belong to one step, because loaders are covered around `__next__`. An optimizer ends its step inside its own
-annotation; the boundary waits until that annotation is closed, which otherwise would span two steps.
+A step of the trace lasts from the end of one step to the end of the next, as steps are counted. So a batch and the
+whole wait for the batch belong to one step, because loaders are covered around `__next__`. An optimizer ends its step
+inside its own annotation; the boundary waits until that annotation is closed, which otherwise would span two steps.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class RecordTrace(Task):
     # Without a trace
 
     def _make_way(self) -> None:
-        """Give way to a session that the program begins, because only one can exist."""
+        """End the recording when the program begins a profiler session, because only one session can exist."""
         if not self.done and self._session is not None:
             self.give_up(_own_words(self.program.profiler.place), notes=self._notes)
 
@@ -195,7 +195,7 @@ def _resident_bytes() -> int:
 def _write(session: Session, folder: str, name: str) -> int:
     """Write the trace, compressed and readable by its owner only; return its size in bytes.
 
-    Raises OSError: there is no room for the trace; no partial file remains.
+    Raises OSError: the disk has no room for the trace; no partial file remains.
     """
     path = os.path.join(folder, name)
     plain, packed = path + ".plain", path + ".partial"

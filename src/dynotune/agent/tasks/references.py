@@ -1,6 +1,6 @@
 """Make a program's modules compute in another precision, to show how far rounding moves results.
 
-`widen` makes them compute in float64, `nudge` rounds to roughly a promised number of bits, `still` turns dropout off.
+`widen` makes modules compute in float64, `nudge` changes values like rounding would, `still` turns dropout off.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MOST_PARTS = 256
 
 
 def still(torch: Any, module: Any) -> None:
-    """Turn dropout off: kernels of another precision draw other random numbers from the same seed."""
+    """Turn dropout off, because kernels of another precision draw other random numbers from the same seed."""
     for part in module.modules():
         if isinstance(part, torch.nn.modules.dropout._DropoutNd):
             part.p = 0.0
@@ -26,7 +26,7 @@ def still(torch: Any, module: Any) -> None:
 def widen(torch: Any, module: Any, dtype: Any) -> None:
     """Convert floating-point parameters and buffers to `dtype`; the optimizer keeps the same objects.
 
-    From here on, products of float32 are true float32 products.
+    From now on, products of float32 matrices are computed in full float32 precision.
     """
     if dtype is torch.float32:
         torch.set_float32_matmul_precision("highest")
@@ -47,7 +47,7 @@ def widened(torch: Any, value: Any, dtype: Any) -> Any:
 
 
 def without_autocast(torch: Any) -> None:
-    """From here on, disable every region of autocast."""
+    """From now on, disable every region of autocast."""
     region = torch.amp.autocast_mode.autocast
     original = region.__init__
 
@@ -58,9 +58,9 @@ def without_autocast(torch: Any) -> None:
 
 
 def nudge(torch: Any, module: Any, share: float, known: set[int]) -> None:
-    """Change each weight by `share` of its value, and from here on each innermost module's output, as if rounded.
+    """Change each weight now, and each innermost module's output from now on, by `share` of the value, as if rounded.
 
-    The sign depends on an element's position, so no random numbers are drawn. `known`: weights changed before.
+    The sign of the change depends on the element's position, not on random numbers. `known`: weights changed before.
     """
 
     def moved(_: Any, __: Any, output: Any) -> Any:
@@ -85,7 +85,7 @@ def _nudges(torch: Any, tensor: Any, share: float) -> Any:
 
 
 def copied(torch: Any, module: Any, args: Args, kwargs: Kwargs, share: float) -> tuple[list[Digest], list[Digest]]:
-    """Call a copy of the module in float64, and a copy that rounds by `share`, on the same inputs.
+    """Call two copies of the module on the same inputs: a copy in float64, and a copy that rounds values by `share`.
 
     Raises Exception: any error that the module raises in another precision.
     """

@@ -16,9 +16,9 @@ class ResultsWithin:
 
     Only training calls are compared: a call that generates or evaluates may keep its results, and must be made once.
     The call without the candidate comes first, keeps no graph, and draws the same random numbers as the call with it.
-    If it draws any, it is repeated with others, because a candidate's kernels may draw them in another order.
+    If the call draws any, it is repeated with others, because a candidate's kernels may draw in another order.
 
-    If the call draws no random numbers, copies of the module make it too: in float64, and rounding by `rounding`.
+    If the call draws no random numbers, two copies of the module repeat it: in float64, and rounding by `rounding`.
 
     `num_calls`: number of calls to compare.
     """
@@ -69,7 +69,7 @@ class ResultsWithin:
         return output
 
     def _refer(self, module: Any, args: Args, kwargs: Kwargs) -> None:
-        """Compare a call with its references; after a failure for lack of memory or of a kernel, stop doing so."""
+        """Compare a call with its reference calls; stop comparing after a failure for lack of memory or of a kernel."""
         torch = self._program.torch
         try:
             exact, rounded = copied(torch, module, args, kwargs, self._rounding)
@@ -83,7 +83,7 @@ class ResultsWithin:
             self._found["rounded"].append(rounded)
 
     def read(self) -> dict[str, Any] | None:
-        """Return the comparison as fields of an event; None if no call could be compared."""
+        """Return the comparison's result as fields of an event; None if no call could be compared."""
         found = dict(self._found)
         if not found["candidate"]:
             return None

@@ -1,8 +1,8 @@
 """Record the spans of the program's start: imports, CUDA's start, construction of models, weights, compilation.
 
 Each span is an event with a name, a begin and an end on one clock. The parent divides the time, including nested spans.
-Only spans of the main thread are recorded, and compilations, for which it waits. Covered functions look unchanged to
-other code, and no graph contains a cover.
+Only spans of the main thread are recorded, and compilations, for which the main thread waits. Covered functions look
+unchanged to other code, and no compiled graph contains a cover.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _not_counted(method: Any) -> Any:
     """Let `warnings.warn(..., stacklevel=2)` in covered functions name the program's line, not the cover's.
 
     Python skips frames whose file name has both words of importlib's own. The compiler recognises importlib's files by
-    the first letter of the name, so it still traces these.
+    the first letter of the name, so it still traces covered functions.
     """
     method.__code__ = _renamed(method.__code__)
     return method
@@ -44,7 +44,7 @@ def _renamed(code: types.CodeType) -> types.CodeType:
 
 
 class StartupSpans:
-    """Record spans from the agent's first line on. `begun_s`: when that line ran."""
+    """Record spans from the agent's first line on. `begun_s`: time at which that line ran."""
 
     def __init__(self, begun_s: float, event: Event, log: Log) -> None:
         self._begun_s, self._event, self._log = begun_s, event, log
@@ -57,7 +57,7 @@ class StartupSpans:
         self._construction: tuple[Any, str, Any] | None = None
 
     def install(self, hooks: AfterImport) -> None:
-        """Watch imports from here on, and the rest once available; the agent's own part of the start is over."""
+        """Watch imports from now on, and other phases once their modules are available; the agent has started."""
         self._guard("imports", self._cover_imports)
         hooks.call("torch._dynamo.callback", lambda module: self._later("compile", self._watch_compilations, module))
         load_file = functools.partial(self._cover, name="load_file", phase="weights")
@@ -90,7 +90,7 @@ class StartupSpans:
     # Spans
 
     def _begin(self, phase: str) -> bool:
-        """Tell whether a span of `phase` begins: in the main thread, and not inside a span that includes it."""
+        """Tell whether a span of `phase` begins: in the main thread, and not inside a span that includes the phase."""
         if self._num_spans >= MOST_SPANS or get_ident() != self._thread:
             return False
         if phase in self._open or (self._open and phase in ("imports", "compiler_import")):
@@ -121,7 +121,7 @@ class StartupSpans:
             self._end(phase, begin_s)
 
     def _guard(self, phase: str, function: Callable[..., object], *args: Any) -> None:
-        """Guard a cover: if a part cannot be covered, it is unknown, and the program does not notice."""
+        """Guard a cover: if a function cannot be covered, its spans are unknown, and the program does not notice."""
         try:
             function(*args)
         except Exception as error:
@@ -129,7 +129,7 @@ class StartupSpans:
             self._log("starting: " + phase, error)
 
     def _later(self, phase: str, function: Callable[..., object], module: Any) -> None:
-        """Guard like `_guard` a module that may be imported after torch."""
+        """Guard a cover like `_guard`, in a module that may be imported after torch."""
         before = dict(self._unknown)
         self._guard(phase, function, module)
         if self._unknown != before:
@@ -150,7 +150,7 @@ class StartupSpans:
     # Imports
 
     def _cover_imports(self) -> None:
-        """Cover the function of importlib that Python calls by name for each module that is not yet loaded."""
+        """Cover the importlib function that Python looks up by name for each module that is not loaded yet."""
         bootstrap: Any = importlib._bootstrap
         original = bootstrap._find_and_load
 
@@ -175,7 +175,7 @@ class StartupSpans:
 
     @_not_counted
     def _cover_cuda(self, torch: Any) -> None:
-        """Cover CUDA's start until it is done; Python and C++ look up its functions by name."""
+        """Cover CUDA's start until CUDA has started; Python and C++ look up the covered functions by name."""
         owners = [(torch.cuda, "_lazy_init"), (torch._C, "_cuda_getDeviceCount")]
         covered: list[tuple[Any, str, Any]] = []
 
@@ -217,7 +217,7 @@ class StartupSpans:
         model.from_pretrained = classmethod(from_pretrained)
 
     def _cover_construction(self, module: Any) -> None:
-        """Cover construction: the outermost constructor begins with `Module.__init__`; Python reports its return."""
+        """Cover construction: an outermost constructor calls `Module.__init__` first; Python reports its return."""
         monitoring: Any = getattr(sys, "monitoring", None)
         if monitoring is None:
             self._unknown["model_build"] = "Python before 3.12 does not tell when a constructor returns"
@@ -301,7 +301,7 @@ class _Building:
         self.begin_s = perf_counter()
 
     def holds(self, frame: Any) -> bool:
-        """Tell whether this frame is inside; after the object is gone, the id may be that of another frame."""
+        """Tell whether the current frame is inside the constructor; the frame's id may be reused later."""
         while frame is not None and self._made() is not None:
             if id(frame) == self.frame_id:
                 return True
@@ -310,7 +310,7 @@ class _Building:
 
 
 def _phase_of(module: str) -> str:
-    """Return an import's phase. Parts of torch belong to torch's, except the compiler, imported on demand."""
+    """Return an import's phase. Parts of torch belong to torch's phase, except the compiler, imported on demand."""
     if module == "torch":
         return "torch_import"
     if module.startswith(("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "triton")):
@@ -319,7 +319,7 @@ def _phase_of(module: str) -> str:
 
 
 def _compiler_counts() -> dict[str, Any]:
-    """Return the compiler's counts so far: hits in its caches, and number of processes that compile."""
+    """Return the compiler's counts so far: hits in the compiler's caches, and number of processes that compile."""
     utils: Any = sys.modules.get("torch._dynamo.utils")
     config: Any = sys.modules.get("torch._inductor.config")
     counters = getattr(utils, "counters", {})

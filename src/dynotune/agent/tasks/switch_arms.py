@@ -1,10 +1,10 @@
 """Switch candidates on and off while the program runs, and time stretches of its steps.
 
 A block of a candidate is four stretches, ABBA or BAAB: B has the candidate's settings, A has not. The device is
-synchronised at both ends of each stretch. Some steps after each switch are not counted: those with one-time effects of
-the switch (plans, kernels, code and memory needed for the first time), and those that use up batches made before it.
-Plans and blocks of memory that last longer are looked up by purpose, so the next stretch without the candidate finds
-its own again. A stretch in which the program did other work as well (validation, a checkpoint) is timed again.
+synchronised at both ends of each stretch. Some steps after each switch are not counted: steps with one-time effects of
+the switch (plans, kernels, code and memory needed for the first time), and steps that use up batches made before the
+switch. Plans and memory blocks that last longer are looked up by purpose, so the next stretch without the candidate
+finds its own plans and blocks. A stretch with other work of the program (validation, a checkpoint) is timed again.
 
 A call that fails while a candidate is on is repeated without it: the program continues, and the candidate is given up.
 
@@ -143,7 +143,7 @@ class SwitchArms(Task):
         self.program.watch_calls()
 
     def _around(self, inner: Around | None) -> Around:
-        """Return `inner`, wrapped by the candidate that is on."""
+        """Return `inner`, wrapped by the candidate that is switched on now."""
         self._inner.append(inner)
 
         plainly = inner or call_directly
@@ -205,7 +205,7 @@ class SwitchArms(Task):
         yield from self._wash_out(None)
 
     def _say_dropped(self, at: int, reason: str, blamed: Sequence[str] = (), unsuited: Sequence[str] = ()) -> None:
-        """Give a candidate up.
+        """Give a candidate up, and record why.
 
         Args:
             blamed: knobs without which a failed call succeeded.
@@ -245,7 +245,7 @@ class SwitchArms(Task):
             self.program.event({"event": "arm_results", "arm": at, **found})
 
     def _order(self, at: int, number: int) -> str:
-        """Return an order; each comes once in two blocks of a candidate, so a drift does not look like a difference."""
+        """Return ABBA or BAAB; each order comes once in two blocks, so that a drift does not look like a difference."""
         if number % 2 == 0:
             self._drawn[at] = self._draw.getrandbits(1)
             return ORDERS[self._drawn[at]]
@@ -313,7 +313,7 @@ class SwitchArms(Task):
         self._is_restless |= arm is None or not arm.has_been_on
 
     def _stretch(self, arm: Arm) -> Stops:
-        """Return the wall time (s) of some steps, their samples or None, and their number."""
+        """Return the wall time (s) of the stretch's steps, the number of samples or None, and the number of steps."""
         length, steps = self._stretch_steps, self.program.steps
         for repeats_left in range(MOST_REPEATS, -1, -1):
             num_epochs = steps.num_epochs
@@ -343,7 +343,7 @@ class SwitchArms(Task):
         }
 
     def _steps(self, length: int, begin_s: float) -> Stops:
-        """Wait for the steps of a stretch; with several ranks or whole epochs, wait to the end however long."""
+        """Wait for the steps of a stretch; with several ranks or whole epochs, wait for all steps without limit."""
         known = [] if self._has_ranks or self._has_short_epochs else [each for each in self._usual[None] if each > 0]
         part = max(1, length // 4) if known else length
         for begin in range(0, length, part):
@@ -354,7 +354,7 @@ class SwitchArms(Task):
     def _is_odd(self, arm: Arm, step_s: float) -> bool:
         """Tell whether steps took far longer than usual with the same settings, because the program did other work.
 
-        A candidate's first stretch is compared with the baseline's, and its next one with that first: it may be slower.
+        A candidate's first stretch is compared with the baseline's, later stretches with the candidate's first stretch.
         """
         usual = self._usual.setdefault(arm if arm.is_on else None, [])
         known = [each for each in usual or self._usual[None] if each > 0]

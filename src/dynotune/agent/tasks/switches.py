@@ -22,7 +22,7 @@ _SET_BESIDE = ("torch.backends.cuda.matmul.fp32_precision", "torch.backends.mkld
 
 
 class NotSwitched(Exception):
-    """Error: settings cannot be switched, or no longer; the message is the reason."""
+    """Error: settings cannot be switched, or can no longer be switched; the message is the reason."""
 
 
 class HasAlready(NotSwitched):
@@ -33,7 +33,7 @@ class HasAlready(NotSwitched):
 
 
 class Switch:
-    """Settings of one place.
+    """Switch for the settings of one place.
 
     `planned`: dicts with the fields of `schema.run.PlannedSetting`. `program`: program whose objects are switched.
     """
@@ -59,16 +59,16 @@ class Switch:
         return self.planned[0]["value"]
 
     def on(self) -> None:
-        """Switch on. Raises NotSwitched: it had no effect, or the program changed its own value."""
+        """Switch on. Raises NotSwitched: the settings had no effect, or the program changed a value itself."""
 
     def off(self) -> None:
-        """Restore the program's values. Raises NotSwitched: they cannot be restored."""
+        """Restore the program's values. Raises NotSwitched: the program's values cannot be restored."""
 
     def check(self, is_on: bool) -> None:
-        """Raise NotSwitched if the present value is neither the one set here nor the program's own."""
+        """Raise NotSwitched if the present value is neither the switch's value nor the program's own value."""
 
     def answers(self) -> list[Answer]:
-        """Return its read-back from the time it was on."""
+        """Return the settings' read-back from the time when the switch was on."""
         return self.site.readback() if self.site is not None else []
 
 
@@ -115,7 +115,7 @@ class GlobalSwitch(Switch):
         return [setting["value"] for setting in self.planned]
 
     def _read(self, setting: Planned) -> Any:
-        """Read by the getter only: if the program used torch's newer attribute, its value could not be restored."""
+        """Read the value by the getter only: a value of torch's newer attribute could not be restored."""
         site = setting["site"]
         try:
             return resolve(self.torch, site["path"]) if site["type"] == "attr" else resolve(self.torch, site["get"])()
@@ -353,7 +353,7 @@ class FusedSwitch(Switch):
 
 
 class TransferSwitch(Switch):
-    """Methods of `Tensor` that copy to the device, covered while the switch is on."""
+    """Switch for methods of `Tensor` that copy to the device: the methods are covered while the switch is on."""
 
     _NAMES = ("to", "cuda", "copy_")
 
@@ -381,7 +381,7 @@ class TransferSwitch(Switch):
 
 
 def _alive(of: type) -> Iterator[Any]:
-    """Yield objects of a class that the program holds. Searches for them once, outside timed steps."""
+    """Yield the program's objects of a class. The search for objects runs once, outside timed steps."""
     for found in gc.get_objects():
         try:
             if isinstance(found, of):
@@ -391,7 +391,7 @@ def _alive(of: type) -> Iterator[Any]:
 
 
 def _undo(torch: Any, site: dict[str, Any], value: Any) -> Callable[[], None]:
-    """Restore `value`, and the attributes that its setter also sets."""
+    """Restore `value`, and the attributes that the setter of `value` also sets."""
     setter = site.get("set")
     if setter == "torch.use_deterministic_algorithms":
         warn_only = torch.is_deterministic_algorithms_warn_only_enabled()

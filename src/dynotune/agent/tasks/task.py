@@ -1,4 +1,4 @@
-"""Base class of all tasks, which a live run carries out between two steps of the program."""
+"""Define the base class of all tasks, which a live run carries out between two steps of the program."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ NEVER = 1 << 62
 
 
 class Task:
-    """One task of one process. The result of a task is an event, written once; after that the task is `done`.
+    """One task of one process. A task's result is an event, written once; after that the task is `done`.
 
-    A subclass names its result's event, begins work in `begin` and continues in `step_ended`. Both methods are called
-    when a step has just ended, and return the number of steps at which to be called next. A task with `needs_torch` is
-    given up without torch.
+    A subclass names its result's event, begins work in `begin` and continues in `step_ended`. Each method is called
+    when a step has just ended, and returns the number of steps at which to be called next. In a program without torch,
+    a task with `needs_torch` is given up.
 
     `program`: program that the task works on. `order`: fields of the task, in the form of `schema.task`.
     """
@@ -32,10 +32,10 @@ class Task:
         self.result: dict[str, Any] | None = None
 
     def torch_is_here(self) -> None:
-        """Act when torch has just been imported; this is called for tasks of the plan only."""
+        """Act when torch has just been imported; only tasks of the plan get this call."""
 
     def around_calls(self, inner: Any) -> Any:
-        """Return the caller of outermost modules from the program's start; `inner`, or None, makes the other calls."""
+        """Return a function that calls outermost modules from the program's start; `inner` makes the other calls."""
         return inner
 
     def begin(self, num_steps: int) -> int:
@@ -45,7 +45,7 @@ class Task:
         raise NotImplementedError
 
     def at_exit(self) -> None:
-        """Answer as the program ends. A process without steps, such as a launcher, does not answer."""
+        """Write a result when the program ends. A process without steps, such as a launcher, writes no result."""
         self.give_up("the program ended before it was done", at_exit=True)
 
     def clean_up(self) -> None:

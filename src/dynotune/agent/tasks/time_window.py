@@ -1,4 +1,4 @@
-"""Time a window: the device is synchronised at its two ends and nowhere else."""
+"""Time a window of steps; synchronise the device only at the window's begin and end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Find compile and kernel caches, list their contents, pack them and unpack them.
+"""Find compile and kernel caches, list their contents, pack caches into a file, and unpack packs.
 
-A pack is code from elsewhere: `unpack` checks its digest, its paths and the `conditions` that it was made under.
+A pack is code from elsewhere: `unpack` checks the pack's digest, paths, and the `conditions` under which it was made.
 `measure.startup` measures whether a cache makes starts faster.
 """
 

@@ -1,4 +1,4 @@
-"""Collect the conditions that compiled code depends on, and compare those of this machine with those of a pack."""
+"""Collect the conditions that compiled code depends on, and compare this machine's conditions with a pack's."""
 
 import contextlib
 import platform
@@ -24,7 +24,7 @@ _IN_COMMAND = " in the command line that C++ kernels are keyed by"
 
 
 def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions:
-    """Return the conditions of this machine, and those of the interpreter `python`, which runs in a child process."""
+    """Return the conditions of this machine and of the interpreter `python`, which runs in a child process."""
     facts = probe.torch_build.ask(python, cwd, env)
     gpu = probe.nvml.facts(env)
     cpuinfo = ""
@@ -49,7 +49,7 @@ def here(env: Mapping[str, str], python: str | Unknown, cwd: Path) -> Conditions
 
 
 def differences(manifest: Manifest, now: Conditions) -> list[Difference]:
-    """List the manifest's conditions that differ here, the most serious difference first."""
+    """List the manifest's conditions that differ on this machine, the most serious difference first."""
     then, caches = manifest.conditions, set(manifest.caches)
     # GPU graphs depend on the processor's instruction sets only, because Triton's launchers are plain C.
     cpp = "headers" in caches or any(f.cache == "inductor" and f.path.endswith(".so") for f in manifest.files)

@@ -1,4 +1,4 @@
-"""Find compile and kernel caches of a command, and give each candidate caches of its own."""
+"""Find compile and kernel caches of a command, and give each candidate its own caches."""
 
 import contextlib
 import os
@@ -42,7 +42,7 @@ VARIABLES_FILE = "environment.sh"
 
 
 class Place(NamedTuple):
-    """Describe a cache: its folder (which need not exist), the variable that moves it, and why it is off, if so."""
+    """A cache: its folder (which need not exist), the variable that moves the cache, and why a cache is off."""
 
     name: CacheName
     path: Path | Unknown
@@ -52,7 +52,7 @@ class Place(NamedTuple):
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Create `folder`; return variables that put every cache below it. Raises CannotRunHere: it cannot be created."""
+    """Create `folder`; return variables that put each cache below. Raises CannotRunHere: no folder can be created."""
     with may_fail(f"make the caches in {folder}"):
         for name in VARIABLES.values():
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Return variables that permanently put every cache of a command below `folder`.
 
     Variables that an earlier call wrote to the folder stay valid. In a new folder, inductor makes no precompiled
-    headers unless `env` enables them, because it can only keep them in the folder for temporary files.
+    headers unless `env` enables these, because inductor can keep headers only in the folder for temporary files.
 
     Raises CannotRunHere: as for `environment`.
     """
@@ -79,7 +79,7 @@ def own_environment(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_variables(folder: Path) -> dict[str, str] | None:
-    """Read the file of `write_variables`; keep allowed variables about caches. Return None if there is no file.
+    """Read the file of `write_variables`; keep allowed variables about caches. Return None if the file is missing.
 
     The folder may come from someone else, so its file is not trusted.
     """
@@ -95,7 +95,7 @@ def read_variables(folder: Path) -> dict[str, str] | None:
 
 
 def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
-    """Write the variables to a file in the folder, for a shell to source. Raises CannotRunHere: that failed."""
+    """Write the variables to a file in the folder, for a shell to source. Raises CannotRunHere: writing failed."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in chosen.items()]
     text = "# By dynotune startup: the compile caches in this folder are found with these variables.\n"
     with may_fail(f"write in {folder}", "Name another folder with --caches."):
@@ -103,7 +103,7 @@ def write_variables(folder: Path, chosen: Mapping[str, str]) -> None:
 
 
 def named(settings: Sequence[Setting], cwd: Path) -> dict[str, Path]:
-    """Return the cache folders that settings name by variables; they replace the candidate's own cache folders."""
+    """Return the cache folders that settings name by variables; these replace the candidate's own cache folders."""
     folders = {}
     for setting in settings:
         variable = setting.knob.removeprefix("env.")
@@ -124,7 +124,7 @@ Snapshot = dict[CacheName, dict[str, int]]
 
 
 def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
-    """List every cache of a command under `env` in `cwd` (default: this folder): path, size, whether it persists.
+    """List every cache of a command under `env` in `cwd` (default: the working folder): path, size, persistence.
 
     Other processes may write meanwhile; files that disappear during the walk are ignored.
     """
@@ -134,7 +134,7 @@ def sizes(env: Mapping[str, str], cwd: Path | None = None) -> list[Cache]:
 
 
 def snapshot(found: Sequence[Place]) -> Snapshot:
-    """Return the present files of these caches, without the index files."""
+    """Return the present files of the caches at `places`, without index files."""
     held: Snapshot = {}
     for place in found:
         if isinstance(place.path, Path):
@@ -146,7 +146,7 @@ def snapshot(found: Sequence[Place]) -> Snapshot:
 def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
     """Return the growth of each cache between two snapshots; a cache that neither gained nor lost data is absent.
 
-    A changed file of unchanged size does not count as growth: an index changes in this way when it records a use.
+    A changed file of unchanged size does not count as growth: a cache's index changes in this way at each use.
     """
     changes = []
     for name, now in after.items():
@@ -162,14 +162,14 @@ def growth(before: Snapshot, after: Snapshot) -> list[Growth]:
 
 
 def _kinds(files: Mapping[str, int]) -> list[str]:
-    """List folders that name the kind of a file. Folders with two-letter names hold the first letters of a digest."""
+    """List the folders whose names show the kind of a file; two-letter names are the first letters of a digest."""
     heads = [path.partition("/")[0] for path in files if "/" in path]
     named = [head for head in heads if 2 < len(head) < 20]
     return sorted(set(named), key=lambda head: (-named.count(head), head))[:NUM_KINDS]
 
 
 def inner(place: Place, found: Sequence[Place]) -> list[Path]:
-    """List folders of other caches that lie below the folder of `place` and do not belong to it."""
+    """List folders of other caches that lie below the folder of `place` and do not belong to `place`."""
     paths = [other.path for other in found if isinstance(other.path, Path) and other.path != place.path]
     return [path for path in paths if isinstance(place.path, Path) and path.is_relative_to(place.path)]
 
@@ -235,7 +235,7 @@ def places(env: Mapping[str, str], cwd: Path) -> list[Place]:
 
 
 def cuda_limit_bytes(env: Mapping[str, str]) -> int | Unknown:
-    """Return the size limit of the driver's cache in bytes; a CUDA_CACHE_MAXSIZE above 4 GiB counts as 4 GiB."""
+    """Return the size limit of the CUDA driver's cache in bytes; a CUDA_CACHE_MAXSIZE above 4 GiB counts as 4 GiB."""
     text = env.get("CUDA_CACHE_MAXSIZE", "").strip()
     if not text:
         return Unknown("CUDA_CACHE_MAXSIZE is not set; the driver's own limit is 1 GiB, 256 MiB of older ones")
@@ -312,7 +312,7 @@ def _of_user(field: str) -> str | None:
 
 
 def _temporary_folder(env: Mapping[str, str], cwd: Path) -> Path:
-    """Return the folder that tempfile.gettempdir would choose: the first writable one."""
+    """Return the folder that tempfile.gettempdir would choose: the first writable candidate."""
     named = [_absolute(env[name], cwd) for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)]
     folders = [*named, Path("/tmp"), Path("/var/tmp"), Path("/usr/tmp")]
     return next((folder for folder in folders if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)), cwd)

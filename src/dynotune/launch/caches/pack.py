@@ -1,7 +1,7 @@
 """Pack compile caches into one file: a manifest first, then the files, in standard tar and gzip formats.
 
-The manifest holds the digest of every file, so the files are first written to a temporary file, and then the manifest
-is put before them. Two concatenated gzip members form a valid gzip file. Archive members have numbers for names, and
+The manifest has the digest of every file, so the files are first written to a temporary file, and the manifest is then
+put before the files. Two concatenated gzip members form a valid gzip file. Archive members have numbers for names, and
 the manifest maps numbers to paths. So the reader needs none of tar's name extensions, which hostile archives exploit.
 """
 
@@ -51,7 +51,7 @@ def pack(
     env: Mapping[str, str],
     without: Collection[CacheName] = (),
 ) -> Packed:
-    """Write the files of the caches and the conditions they depend on to `target`, completely or not at all.
+    """Write to `target` the files of the caches and the conditions that the files depend on, all or nothing.
 
     If another process writes a file meanwhile, the pack has a consistent state of the file or leaves it out. Locks,
     temporary files, links and special files are not packed.
@@ -59,7 +59,7 @@ def pack(
     `env`: environment of the command; some variables decide what is compiled.
 
     Raises:
-        UsageError: there is nothing to pack, or `target` is a folder or lies in a cache.
+        UsageError: the caches have no files to pack, or `target` is a folder or lies in a cache.
         CannotRunHere: the disk is full, or `target` cannot be written; no partial file remains.
     """
     _refuse_target(target, places)
@@ -132,7 +132,7 @@ def _write_files(
 def _copy(path: Path, spool: IO[bytes]) -> tuple[int, str] | str:
     """Copy a consistent state of a file; return its size and digest, or the reason why the file was left out.
 
-    Raises OSError: the copy cannot be written.
+    Raises OSError: the copy of the file cannot be written.
     """
     for _ in range(TRIES):
         try:

@@ -1,6 +1,6 @@
 """Unpack compile caches from a file of any origin.
 
-Programs execute what is unpacked: caches hold libraries, machine code and pickles. So dynotune unpacks nothing unless
+Programs execute unpacked files: caches contain libraries, machine code and pickles. So dynotune unpacks nothing unless
 the user trusts the file or gives its digest. dynotune checks the digests of all files before moving any of them into a
 cache. The reader accepts plain files only, not the other kinds of tar members.
 """
@@ -72,7 +72,7 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 
 
 def refuse_digest(file: BufferedReader, expected: str, name: str) -> None:
-    """Refuse the file if its SHA-256 is not `expected`, before reading any content.
+    """Refuse the pack if its SHA-256 is not `expected`, before interpreting any content.
 
     Raises UsageError: `expected` is not a digest. RecordError: the file has another digest.
     """
@@ -90,7 +90,7 @@ def refuse_digest(file: BufferedReader, expected: str, name: str) -> None:
 
 
 def read_manifest(file: BufferedReader, name: str) -> Manifest:
-    """Read the manifest, which comes first, and nothing after it.
+    """Read the manifest, which comes first in the pack, and nothing else.
 
     Raises RecordError: the file is not a pack, is damaged, or its manifest is invalid.
     """
@@ -108,7 +108,7 @@ def unpack(
     variables: Mapping[str, str] | None = None,
     differences: Sequence[Difference] = (),
 ) -> Unpacked:
-    """Put the files of the pack into these caches, and keep files that already exist there.
+    """Put the files of the pack into the caches at `places`, and keep files that already exist there.
 
     `below`, `variables` and `differences` are copied into the answer: the folder of `--caches`, the variables that lead
     the command to the caches, and the conditions that differ here.
@@ -160,7 +160,7 @@ def _not_set(variable: tuple[str, str]) -> str:
 
 
 class _Plain(tarfile.TarInfo):
-    """Accept the tar header of a plain file; any other header ends the reading, such as one for a long name."""
+    """Accept the tar header of a plain file; any other header, such as the header for a long name, ends the reading."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -183,7 +183,7 @@ def _archive(file: BufferedReader, name: str) -> Iterator[tuple[gzip.GzipFile, t
 
 @contextlib.contextmanager
 def _whole(name: str) -> Iterator[None]:
-    """Raise RecordError if the pack that is read in the `with` block is not a pack or is damaged."""
+    """Raise RecordError if the file that is read in the `with` block is not a pack, or is damaged."""
     try:
         yield
     except tarfile.TarError as error:
@@ -214,7 +214,7 @@ def _next(archive: tarfile.TarFile, expected: str, name: str) -> tarfile.TarInfo
 
 
 def _folders(manifest: Manifest, places: Sequence[Place]) -> tuple[dict[CacheName, Path], list[LeftOut]]:
-    """Return the folder for each cache of the pack, and the caches that have no folder here."""
+    """Return the folder for each cache of the pack, and the pack's caches that have no folder on this machine."""
     by_name = {place.name: place for place in places}
     folders: dict[CacheName, Path] = {}
     left_out = []
@@ -259,7 +259,7 @@ def _staging(cache: CacheName, folder: Path, stack: contextlib.ExitStack) -> Pat
 
 
 def _extract(archive: tarfile.TarFile, manifest: Manifest, staged: Mapping[CacheName, Path], name: str) -> None:
-    """Extract the files that have a staging folder, check their digests, and refuse any that the manifest lacks."""
+    """Extract the files that have a staging folder, check digests, and refuse files that the manifest does not list."""
     for number, listed in enumerate(manifest.files):
         member = _next(archive, member_name(number), name)
         if member.size != listed.size_bytes:
@@ -279,7 +279,7 @@ def _extract(archive: tarfile.TarFile, manifest: Manifest, staged: Mapping[Cache
 
 
 def _refuse_more(stream: gzip.GzipFile, name: str) -> None:
-    """Refuse any data after the archive other than the zeros that end a tar."""
+    """Refuse any data after the archive other than the zeros that end a tar file."""
     rest = stream.read(2 * tarfile.RECORDSIZE + tarfile.BLOCKSIZE)
     if len(rest) >= 2 * tarfile.RECORDSIZE + tarfile.BLOCKSIZE or rest.strip(b"\0"):
         raise hostile(name, "it holds more than its manifest lists")
@@ -354,7 +354,7 @@ def _put(source: Path, destination: Path) -> bool:
 
 
 def _make_folders(target: Path, folder: Path) -> None:
-    """Make the folders from `target` down to `folder`, and refuse links among them: a link could lead anywhere."""
+    """Make the folders from `target` down to `folder`; refuse links among the folders: a link could lead anywhere."""
     target.mkdir(parents=True, exist_ok=True)
     at = target
     for part in folder.relative_to(target).parts:
@@ -384,6 +384,6 @@ def _refuse_foreign(cache: CacheName, target: Path) -> None:
 
 
 def _keeps_its_index(staged: Path, target: Path) -> bool:
-    """Tell whether the existing cache must stay as it is: the driver's own index of entries cannot be merged."""
+    """Tell whether the existing cache must stay unchanged: the index of the CUDA driver's cache cannot be merged."""
     there, new = target / CUDA_INDEX, staged / CUDA_INDEX
     return there.exists() and new.exists() and there.read_bytes() != new.read_bytes()

@@ -1,8 +1,8 @@
 """Start a command, supervise its process tree, and end all of its processes.
 
-`dynotune.launch` offers what most callers need. This package has the rest: `environment` turns settings into variables
-and a plan for the agent, `processes` reads process tables, `TransparentRun` is the run of `dynotune run`, and `origin`
-tells folders that this user began here from all others.
+`dynotune.launch` offers the functions that most callers need. This package has the others: `environment` turns settings
+into variables and a plan for the agent, `processes` reads process tables, `TransparentRun` is the run of `dynotune
+run`, and `origin` distinguishes folders that this user began on this machine from all others.
 
 The supervisor imports `processes`, `signals`, `overlay` and `messages` without site-packages. So these modules use the
 standard library only, and this `__init__` imports lazily.

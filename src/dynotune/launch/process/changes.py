@@ -1,4 +1,4 @@
-"""Find the files that were created, changed or deleted below a directory, by the same walk before and after."""
+"""Find the files that were created, changed or deleted below a directory, by comparing two walks of the directory."""
 
 import os
 import stat
@@ -10,7 +10,7 @@ MOST_ENTRIES = 200_000
 
 
 class Changes(NamedTuple):
-    """Paths relative to the directory, sorted. A folder ends in `/` and is listed only if it is empty."""
+    """Changed paths relative to the directory, sorted. A folder's path ends in `/`; only empty folders are listed."""
 
     created: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ def scan(root: Path, *, skip: Iterable[Path] = (), most: int = MOST_ENTRIES) -> 
 def between(before: Snapshot, after: Snapshot) -> Changes:
     """Return the changes between two walks of one directory.
 
-    A name counts as created or deleted only if the other walk listed its folder completely, or lacks that folder.
+    A name counts as created or deleted only if the other walk listed the folder completely, or lacks the folder.
     """
     old, new = before.entries, after.entries
     return Changes(
@@ -102,13 +102,13 @@ def between(before: Snapshot, after: Snapshot) -> Changes:
 
 
 def parent_of(name: str) -> str:
-    """Return the folder that `name` lies in, ending in `/`; `""` at the top."""
+    """Return the path of the folder that contains `name`, ending in `/`; `""` for the top folder."""
     head, slash, _ = name.rstrip("/").rpartition("/")
     return head + slash
 
 
 def without_parents(names: set[str]) -> list[str]:
-    """Sort names, without the folders that are listed only because they have contents."""
+    """Sort names, and leave out folders that are listed only because of their contents."""
     return sorted(names - {parent_of(name) for name in names})
 
 

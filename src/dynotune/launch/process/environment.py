@@ -31,12 +31,12 @@ def build(
     """Build the command's environment under `settings`, and the agent's form of each setting applied in the process.
 
     Args:
-        base_env: environment that the command would inherit; it is not changed.
+        base_env: environment that the command would inherit; this function does not change `base_env`.
         run_dir: run folder, where the agent finds its plan and writes its record; None for a run without the agent.
         facts: facts of the machine; `torch.version` decides which name of the allocator's variable to use.
 
     Raises:
-        UsageError: two of the settings set the same thing.
+        UsageError: two settings set the same variable or option.
         CannotRunHere: a library to preload is not installed, or the allocator's variable is ambiguous.
     """
     _refuse_conflicts(settings)
@@ -72,13 +72,13 @@ def build(
 
 
 def _told(setting: Setting) -> Scalar:
-    """Return the value for the plan, which stays on disk: a secret is left out, and the agent reads its environment."""
+    """Return the value for the plan, which stays on disk: for a secret, the agent reads its environment instead."""
     is_secret = setting.value != UNSET and redaction.is_name(setting.knob)
     return redaction.MARK if is_secret else setting.value
 
 
 def applied_inside(settings: Iterable[Setting]) -> list[Setting]:
-    """Return the settings that the agent applies in the process; others change only the command or environment."""
+    """Return the settings that the agent applies in the process; all others change only the command or environment."""
     outside = (Env, AllocConf, Preload)
     sites = [(setting, knobs.get(setting.knob).site) for setting in settings]
     return [setting for setting, site in sites if not is_of_launch(site) and not isinstance(site, outside)]
@@ -108,7 +108,7 @@ def _variables(site: Site) -> tuple[str, ...]:
 
 
 def _first_on_path(folder: Path, path: str) -> str:
-    """Put `folder` at the front of `path` exactly once, since a dynotune under dynotune passes the path on."""
+    """Put `folder` at the front of `path` exactly once, since a dynotune run by dynotune inherits the path."""
     entries = [entry for entry in path.split(":") if entry != str(folder)] if path else []
     return ":".join([str(folder), *entries])
 

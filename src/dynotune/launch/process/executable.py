@@ -1,4 +1,4 @@
-"""Find the command's executable as a shell does, and report clearly when there is none."""
+"""Find the command's executable as a shell does, and report clearly when no executable is found."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def check_run(run: RunSpec, candidate: Iterable[Setting] = ()) -> None:
     """Refuse a run that cannot start, before dynotune waits for another dynotune or measures anything.
 
-    If a setting changes PATH, or the command lies in the run folder, only the run itself can show whether it exists.
+    If a setting changes PATH, or the command lies in the run folder, only the run can show whether the command exists.
 
-    `candidate`: settings of the candidate in addition to those of the run.
+    `candidate`: settings of the candidate in addition to the run's settings.
 
     Raises:
         UsageError: the command is not found.

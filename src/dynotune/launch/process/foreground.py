@@ -23,10 +23,10 @@ from dynotune.schema.setting import Setting
 def run_in_foreground(command: Sequence[str], *, env: Mapping[str, str], cwd: Path, run_dir: Path | None) -> Exit:
     """Start the command with dynotune's own descriptors and process group, and wait for its end.
 
-    A signal sent to dynotune alone is forwarded. A signal to the whole process group is not, because the command has
-    received it. When the command stops (Ctrl-Z), dynotune stops and continues with it. After a normal end, background
-    processes of the command go on; if dynotune is killed, all of them are ended. Call this on the main thread only,
-    while no other thread runs Python code that waits for signals.
+    A signal sent to dynotune alone is forwarded. A signal to the whole process group is not forwarded, because the
+    command has received it. When the command stops (Ctrl-Z), dynotune stops and continues with the command. After a
+    normal end, background processes of the command go on; if dynotune is killed, all of the command's processes are
+    ended. Call this on the main thread only, while no other thread runs Python code that waits for signals.
 
     Raises UsageError, CannotRunHere: as for `launcher.start`.
     """
@@ -49,7 +49,7 @@ def run_in_foreground(command: Sequence[str], *, env: Mapping[str, str], cwd: Pa
 def die_by(number: int) -> None:
     """End dynotune by the signal that ended the command, without a second core file.
 
-    Where that is impossible (process 1 of a container), return; the caller then exits with 128 + `number`.
+    Where no signal can end dynotune (process 1 of a container), return; the caller then exits with 128 + `number`.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -63,7 +63,7 @@ def die_by(number: int) -> None:
 
 
 class TransparentRun:
-    """Run a command as it runs without dynotune; `folder` takes its record, None keeps nothing.
+    """Run a command as the command runs without dynotune; the record goes to `folder`, None keeps no record.
 
     Running and recording are separate calls, so that a failure to record does not change the command's exit status.
     """
@@ -76,9 +76,9 @@ class TransparentRun:
     def run(
         self, env: Mapping[str, str], facts: Facts, *, step_function: str | None = None, watched: bool = False
     ) -> Exit:
-        """Run the command until it ends. `watched`: follow all of its steps while it runs.
+        """Run the command until it ends. `watched`: whether to read the record of all steps while the command runs.
 
-        Raises UsageError, CannotRunHere: the command cannot be started, or cannot be started with these settings.
+        Raises UsageError, CannotRunHere: the command cannot be started, or cannot be started with the run's settings.
         """
         command, env = variants.variant(self._command, env, self._settings, self._cwd)
         child_env, planned = environment.build(self._settings, env, run_dir=self._folder, facts=facts)
@@ -91,10 +91,10 @@ class TransparentRun:
         return exit_
 
     def record(self, exit_: Exit) -> Run:
-        """Summarise the run that ended with `exit_`, and write `run.json` if there is a folder.
+        """Summarise the run that ended with `exit_`, and write `run.json` if the run has a folder.
 
         Raises:
-            RecordError: a record of its processes cannot be read.
+            RecordError: a record of the run's processes cannot be read.
             CannotRunHere: `run.json` cannot be written.
         """
         folder = self._folder

@@ -1,4 +1,4 @@
-"""Start a command under a supervisor, and return a handle on all of its processes."""
+"""Start a command under a supervisor, and return a handle on all processes of the command."""
 
 from __future__ import annotations
 
@@ -66,27 +66,27 @@ def start(
     seed: Seed | None = None,
     nice: int = 0,
 ) -> Launched:
-    """Start `command` and return as soon as it runs.
+    """Start `command` and return as soon as the command runs.
 
-    A captured command gets the stdin of `standard_input`, stdout and stderr in files of the run folder, and a session
-    of its own. `{run_dir}` in its arguments becomes a folder in the run folder, and all of its processes are ended when
-    the command ends. A command that is not captured gets dynotune's descriptors and process group and unchanged
-    arguments, and its background processes go on.
+    A captured command gets the stdin of `standard_input`, stdout and stderr in files of the run folder, and its own
+    session. `{run_dir}` in its arguments becomes a folder in the run folder, and all of the command's processes are
+    ended when the command ends. A command that is not captured gets dynotune's descriptors and process group and
+    unchanged arguments, and its background processes go on.
 
     The calling process becomes a subreaper, so that even a killed supervisor leaves no orphan. The command inherits
-    ignored signals and the signal mask, except for SIGPIPE and SIGXFSZ: Python ignores these two at its start and
-    cannot tell how they were set before.
+    ignored signals and the signal mask, except for SIGPIPE and SIGXFSZ: Python ignores SIGPIPE and SIGXFSZ at its
+    start, and cannot find out their earlier state.
 
     Args:
         env: complete environment of the command; `DYNOTUNE_RUN` is added to identify its processes.
-        run_dir: run folder; None keeps nothing and is allowed only without `capture`.
+        run_dir: run folder; None keeps no files and is allowed only without `capture`.
         sandbox: `auto` shows `cwd` copy-on-write if the kernel supports it; only with `capture`.
-        keep: folders such as caches that stay writable for real in the view, besides the run folder.
-        seed: shows the folder above `cwd` with other files; needs a view.
+        keep: folders, such as caches, to which writes in the view go for real, in addition to the run folder.
+        seed: other files with which the view shows the folder above `cwd`; needs a view.
 
     Raises:
         UsageError: the command or the working directory does not exist or cannot be used.
-        CannotRunHere: the machine does not allow the start.
+        CannotRunHere: the machine does not allow the command's start.
     """
     cwd = cwd.absolute()
     if run_dir is not None:
@@ -140,7 +140,7 @@ def start(
 
 @dataclass(eq=False)
 class Launched:
-    """A started command and all of its processes. Leaving the `with` block ends the remaining ones.
+    """A started command and all of its processes. Leaving the `with` block ends the remaining processes.
 
     `changes`: changes to files below the working directory, or to their copies; set when a captured run ends.
     """
@@ -167,7 +167,7 @@ class Launched:
 
     @property
     def sandbox_reason(self) -> str:
-        """Say why the command does not work on a copy; "" if it does."""
+        """Return why the command does not work on a copy of its working directory; "" if it does."""
         return self._view if isinstance(self._view, str) else ""
 
     @property
@@ -179,10 +179,10 @@ class Launched:
         return self._messages.fileno()
 
     def poll(self) -> Exit | None:
-        """Return how the command ended once all of its processes have ended, and None before.
+        """Return how the command ended once all of the command's processes have ended; None before.
 
         Raises:
-            CannotRunHere: the supervisor was killed (then everything is ended), or a process cannot be ended.
+            CannotRunHere: the supervisor was killed (then all processes are ended), or a process cannot be ended.
         """
         if self._exit is None:
             for message in self._messages.take():
@@ -192,7 +192,7 @@ class Launched:
         return self._exit
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
-        """Wait as `poll` does for at most `timeout_s` seconds; None waits without limit."""
+        """Wait for the result of `poll`, for at most `timeout_s` seconds; None waits without limit."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         ready = select.poll()
         ready.register(self.fileno(), select.POLLIN)
@@ -206,7 +206,7 @@ class Launched:
     def end(self, grace_s: float = 5.0) -> Exit:
         """End every process of the command: SIGTERM, then SIGKILL after `grace_s` (at once when 0).
 
-        Raises CannotRunHere: as for `poll`; or a process stuck in the kernel does not die.
+        Raises CannotRunHere: as for `poll`, or a process that is stuck in the kernel does not die.
         """
         if self._exit is None:
             self._messages.send({"end": grace_s})
@@ -274,7 +274,7 @@ class Launched:
         self.pid = message["pid"]
 
     def _leave_supervisor(self) -> None:
-        """Wait until the supervisor has ended everything; it alone goes on trying if a process does not die."""
+        """Wait until the supervisor has ended all processes; only the supervisor goes on trying if one does not die."""
         self._messages.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._supervisor.wait(_UNKILLABLE_S)
@@ -308,7 +308,7 @@ class Launched:
             self.changes = changes.between(self._before, after)
 
     def _lost(self) -> CannotRunHere:
-        """End the processes that a killed supervisor left."""
+        """End the processes that a killed supervisor left running."""
         try:
             status = self._supervisor.wait(_UNKILLABLE_S)
         except subprocess.TimeoutExpired:
@@ -408,9 +408,9 @@ def _ignored_signals() -> list[int]:
 
 
 def _is_reaped(process: processes.Process, dying: Collection[int]) -> bool:
-    """Tell whether the process is gone, or is a zombie that its own parent has to reap.
+    """Tell whether the process has ended and was reaped, or is a zombie that its own parent has to reap.
 
-    `dying`: ids of killed processes. Zombies whose parent is one of these become children of dynotune.
+    `dying`: ids of killed processes. Zombies whose parent is killed become children of dynotune.
     """
     with contextlib.suppress(ChildProcessError):
         os.waitpid(process.pid, os.WNOHANG)

@@ -1,9 +1,9 @@
-"""Record what a captured run would leave if dynotune and its supervisor were killed together, and remove it later.
+"""Record the remains that a captured run would leave if dynotune and its supervisor were killed; remove remains later.
 
 A lease is a file in the user's state folder that names the run folder and the folder of the run's copies. Dynotune and
-the supervisor lock the file. The kernel releases the lock when both are dead, whatever killed them, so no process id
-has to be trusted. A later start takes the leases that nobody locks. The later start ends processes that have the run
-folder in their environment or see the run's mount, and removes the copies.
+the supervisor lock the file. The kernel releases the lock when dynotune and the supervisor are dead, whatever killed
+them, so no process id has to be trusted. A later start of dynotune takes unlocked leases, ends processes that have the
+run folder in their environment or see the run's mount, and removes the copies.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class Lease:
         return base / f"{PREFIX}{self.token}"
 
     def take(self, scratch: str = "") -> None:
-        """Write the lease to disk, if there is room. `scratch`: the folder of copies, which is made afterwards."""
+        """Write the lease to disk, if the disk has room. `scratch`: the folder of copies, which is made afterwards."""
         partial = self.path.with_suffix(".new")
         with contextlib.suppress(OSError):
             private.folder(self.path.parent.parent, self.path.parent.name)
@@ -67,7 +67,7 @@ class Lease:
             self.descriptor = descriptor
 
     def make_scratch(self, base: Path) -> Path:
-        """Make the folder of copies after recording it in the lease. Raises OSError: it cannot be made."""
+        """Make the folder of copies after recording it in the lease. Raises OSError: the folder cannot be made."""
         scratch = self.scratch_below(base)
         self.take(str(scratch))
         try:
@@ -78,7 +78,7 @@ class Lease:
         return scratch
 
     def close(self) -> None:
-        """Close the descriptor; the lease lasts as long as the supervisor holds its own."""
+        """Close this process's descriptor; the lease lasts until the supervisor closes its own descriptor."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
@@ -92,7 +92,7 @@ class Lease:
 
 @contextlib.contextmanager
 def temporary_folder(base: Path) -> Iterator[Path]:
-    """Make a private folder in `base`; remove it at the end, or by `sweep` if dynotune is killed.
+    """Make a private folder in `base`; remove the folder at the end, or by a later `sweep` if dynotune is killed.
 
     Raises OSError: the folder cannot be made.
     """
@@ -115,7 +115,7 @@ class Leftovers(NamedTuple):
 def sweep() -> Leftovers:
     """Remove the remains of runs whose dynotune and supervisor were killed; leave living runs alone.
 
-    Leases stay for processes and files that cannot be ended or removed, so that the next call tries again.
+    Leases stay for processes that cannot be ended and files that cannot be removed, so that the next call tries again.
     """
     found = Leftovers()
     try:
@@ -156,7 +156,7 @@ def _sweep_one(path: Path) -> Leftovers:
 
 
 def _end_marked(token: str, run_dir: str) -> int:
-    """Send SIGKILL to the processes of a run and to their descendants.
+    """Send SIGKILL to the processes of a run and to all descendants of these processes.
 
     Returns:
         The number of processes.
@@ -182,7 +182,7 @@ def _end_marked(token: str, run_dir: str) -> int:
 
 
 def _is_held(run_dir: str, *, but: str) -> bool:
-    """Tell whether a living run uses this folder."""
+    """Tell whether a living run uses the folder."""
     for path in _folder().glob("*.json"):
         with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
             if path.stem != but and json.loads(file.read()).get("run_dir") == run_dir:
@@ -204,7 +204,7 @@ def _is_marked(pid: int, token: str, run_dir: str) -> bool:
 
 
 def _is_ours(scratch: Path, token: str) -> bool:
-    """Tell whether one of our runs made the folder, and nobody replaced it."""
+    """Tell whether a run of this user's dynotune made the folder, and nobody has replaced the folder."""
     try:
         status = scratch.lstat()
         return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and scratch.name == f"{PREFIX}{token}"

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Messages:
-    """JSON lines over a stream socket. `control`: our end of a socket pair."""
+    """JSON lines over a stream socket. `control`: this process's end of a socket pair."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -18,23 +18,23 @@ class Messages:
         return self._control.fileno()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send the message, or set `broken` if the other side is gone."""
+        """Send the message, or set `broken` if the other process has closed its end."""
         try:
             self._control.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
             self.broken = True
 
     def take(self) -> list[dict[str, Any]]:
-        """Return the complete messages that have arrived; set `broken` if the other side is gone."""
+        """Return the complete messages that have arrived; set `broken` if the other process has closed its end."""
         while self._receive(socket.MSG_DONTWAIT):
             pass
         come, self._come = self._come, []
         return come
 
     def wait_for_one(self, limit_s: float | None = None) -> dict[str, Any] | None:
-        """Return the next message; None if the other side closes before the message is complete, or at `limit_s`.
+        """Return the next message; None if the other process closes its end before, or at `limit_s`.
 
-        Omit the limit in a process that lives only as long as the other side.
+        Omit the limit in a process that lives only as long as the other process.
         """
         self._control.settimeout(limit_s)
         try:

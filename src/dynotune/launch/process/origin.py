@@ -1,4 +1,4 @@
-"""Tell whether this user began the folder of a comparison, study or start timing, or someone else brought it.
+"""Tell whether this user or somebody else began the folder of a comparison, study or start timing.
 
 Resuming runs the command and the settings in the folder. A folder that was begun here has a mark that only this user
 can make. For any other folder, the user must type again everything that could run foreign code.
@@ -27,7 +27,7 @@ _KEY_BYTES = 32
 
 
 class _Origin(msgspec.Struct, frozen=True):
-    """The arguments typed at the beginning, without secrets, and the mark of the user who typed them."""
+    """The arguments typed when a folder was begun, without secrets, and the mark of the user who typed them."""
 
     command: list[str]
     cwd: str
@@ -46,9 +46,9 @@ def mark(folder: Path, begun: msgspec.Struct) -> None:
 
 
 def to_type(folder: Path, begun: msgspec.Struct | bytes) -> tuple[list[str], list[Setting]]:
-    """Return a document's command (empty if the user typed it) and settings that the user did not type on this machine.
+    """Return a document's command (empty if typed) and settings, as far as the user did not type these on this machine.
 
-    `begun`: the document, or its JSON text. Secrets in the document are ignored.
+    `begun`: the document, or the document's JSON text. Secrets in the document are ignored.
     """
     tree = _tree(begun)
     found = [one for one in _settings(tree) if knobs.must_be_typed(one)]
@@ -68,7 +68,7 @@ def was_typed(base: Path, command: Sequence[str], cwd: Path) -> bool:
 
 
 def refuse_foreign(folder: Path, begun: msgspec.Struct, now: RunSpec) -> None:
-    """Refuse to resume a foreign command or foreign settings unless the user types them again.
+    """Refuse to resume somebody else's command or settings unless the user types command and settings again.
 
     `now`: the command and settings typed now, or empty. Raises UsageError: its hint shows what to type.
     """
@@ -124,12 +124,12 @@ def _mark_of(origin: _Origin, key: bytes) -> str:
 
 
 def _raw(origin: _Origin) -> bytes:
-    """Encode the mark's content independently of documents, because the rules for secrets may change later."""
+    """Encode the content that a mark covers independently of documents, since the rules for secrets may change."""
     return json.dumps(msgspec.to_builtins(origin)).encode()
 
 
 def _key() -> bytes:
-    """Return the user's own key, creating it at the first use. Raises OSError: it cannot be read or created."""
+    """Return the user's own key, created at the first use. Raises OSError: the key cannot be read or created."""
     path = private.state_folder() / "origin.key"
     private.folder(path.parent)
     with contextlib.suppress(FileExistsError):

@@ -1,10 +1,10 @@
 """Enter a copy-on-write view of a directory by namespaces and mounts, in the process that becomes the command.
 
-With privileges (CAP_SYS_ADMIN), a new mount namespace is enough, and every user id stays as it is. Without them, a new
-user namespace is needed too, in which the caller's user and group id are mapped to themselves. There the program sees
-its own ids as usual, sees files of other users as owned by 65534 (nobody), and cannot change its user (no sudo, no
-chown). The kernel still checks permissions with the real ids, including supplementary groups. A user namespace removes
-capabilities, so a caller with a capability to read other users' files gets no view.
+With privileges (CAP_SYS_ADMIN), a new mount namespace is enough, and every user id stays as it is. Without privileges,
+a new user namespace is needed too, in which the caller's user and group id are mapped to themselves. In that namespace
+the program sees its own ids as usual, sees files of other users as owned by 65534 (nobody), and cannot change its user
+(no sudo, no chown). The kernel still checks permissions with the real ids, including supplementary groups. A user
+namespace removes capabilities, so a caller with a capability to read other users' files gets no view.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ class View(NamedTuple):
     Args:
         cwd: directory; absolute path with links resolved.
         scratch: empty folder outside `cwd`, on a file system that can hold an upper layer.
-        keep: folders below `cwd` that stay writable for real.
+        keep: folders below `cwd` to which writes go for real.
         seed: folder whose files cover those of `cwd` from the start; "" for none.
         gone: files of `cwd`, as relative paths, that the view hides.
     """
@@ -64,7 +64,7 @@ class NoOverlay(OSError):
 
 @contextlib.contextmanager
 def doing(step: str) -> Iterator[None]:
-    """Convert an OSError in the `with` block to NoOverlay with this step."""
+    """Convert an OSError in the `with` block to NoOverlay with the description `step`."""
     try:
         yield
     except OSError as error:
@@ -76,7 +76,7 @@ def enter(view: View) -> None:
 
     A privileged process still sees other file systems mounted below the directory, and writes to them for real.
 
-    Raises NoOverlay: with the failed step; the process must then exit.
+    Raises NoOverlay: a step failed; the process must then exit.
     """
     keep = [*view.keep, *mounts_below(view.cwd)]
     _own_namespace()
@@ -107,7 +107,7 @@ def enter(view: View) -> None:
 
 
 def _take_away(cwd: str, name: str) -> None:
-    """Remove a file from the view, and then the folders that have become empty."""
+    """Remove a file from the view, and then the folders that have become empty by the removal."""
     with doing(f"taking {name} out of the view"):
         os.unlink(os.path.join(cwd, name))
     folder = os.path.dirname(name)
@@ -118,7 +118,7 @@ def _take_away(cwd: str, name: str) -> None:
 
 
 def make_layers(view: View) -> None:
-    """Make the upper and the work folder of the overlay; the upper one copies the attributes of the directory.
+    """Make the upper and the work folder of the overlay; the upper folder copies the attributes of the directory.
 
     Raises NoOverlay: the file system cannot store the extended attributes of an upper layer.
     """
@@ -151,7 +151,7 @@ def _lay_over(view: View) -> None:
 
 
 def remove(scratch: str) -> None:
-    """Remove the copies, whatever their permissions. Copies that cannot be removed stay."""
+    """Remove the copies that a view made, whatever their permissions. Copies that cannot be removed stay."""
     import shutil
 
     for folder, folders, _ in os.walk(scratch):
@@ -167,7 +167,7 @@ class _Handle(ctypes.Structure):
 
 
 def file_handle(path: str) -> bytes:
-    """Return the file system's handle of the file, its type first; b"-" if it has none. Links are not followed."""
+    """Return the file system's handle of the file, the handle's type first; b"-" without one. Follow no links."""
     handle, mount = _Handle(128), ctypes.c_int()
     libc = ctypes.CDLL(None)
     if libc.name_to_handle_at(_AT_FDCWD, os.fsencode(path), ctypes.byref(handle), ctypes.byref(mount), 0) != 0:

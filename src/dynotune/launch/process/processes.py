@@ -1,4 +1,4 @@
-"""Read the kernel's process table, find descendants, and send signals that cannot reach a wrong process."""
+"""Read the kernel's process table, find a process's descendants, and send signals that cannot reach a wrong process."""
 
 import contextlib
 import ctypes
@@ -16,7 +16,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Process(NamedTuple):
-    """One line of /proc/PID/stat.
+    """State of one process, from /proc/PID/stat.
 
     Args:
         start_ticks: start time since boot; together with `pid` it identifies a process, since pids are reused.
@@ -33,7 +33,7 @@ class Process(NamedTuple):
 
 
 def read(pid: int) -> Process | None:
-    """Read the process; None if it does not exist or is not visible."""
+    """Read the state of process `pid`; None if the process does not exist or is not visible."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             line = file.read()
@@ -90,7 +90,7 @@ def environment_holds(pid: int, entry: bytes) -> bool:
 
 
 def send(process: Process, number: int) -> bool:
-    """Send a signal to exactly this process. Return False if not permitted; an ended process counts as success."""
+    """Send a signal to exactly this process. Return False without permission; an ended process counts as success."""
     descriptor: int | None = None
     try:
         try:
@@ -117,10 +117,10 @@ def send(process: Process, number: int) -> bool:
 
 
 def kill_all(root: int, limit_s: float = 1.0) -> list[int]:
-    """Stop, then SIGKILL everything below `root`. Return the ids of processes that may not be signalled.
+    """Stop, then kill all processes below `root`. Return the ids of processes that may not be signalled.
 
-    Stopping first keeps a tree that forks quickly from growing faster than it is killed. A tree of another user can
-    still do so: after `limit_s` seconds its further processes are not searched.
+    Stopping first keeps a tree that forks quickly from growing faster than its processes are killed. A tree of another
+    user can still grow: after `limit_s` seconds no more of its processes are searched.
     """
     frozen: set[int] = set()
     refused: set[int] = set()

@@ -1,10 +1,10 @@
-"""Prove a copy-on-write view before the first run: do in the view what this user may do in the folder.
+"""Test a copy-on-write view before the first run: do in the view everything that this user may do in the folder.
 
 Files of the folder are sorted into kinds by type, owner, group, mode, and whether they have a second hard link. One
 file of each kind is written, moved, linked and given another mode in the view, and a file is made in one folder of each
 kind. Every operation that the user may do in the folder must work in the view with the same outcome, and must not
-change the folder. Files that the user neither owns nor may write are only read: programs rarely move them, and losing
-the view for such a move would cost more.
+change the folder. Files that the user neither owns nor may write are only read, because programs rarely move such
+files, and a failed move would cost the whole view.
 """
 
 import errno
@@ -26,7 +26,7 @@ class _Sample(NamedTuple):
 
     Args:
         name: path relative to the directory; "." for the directory itself.
-        other: another hard link to the same file in the directory; "" if there is none.
+        other: another hard link to the same file in the directory; "" without another link.
     """
 
     name: str
@@ -40,7 +40,7 @@ class _Sample(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Tell whether the user may change its mode and move it. Root may, except where nobody may write."""
+        """Tell whether the user may change the file's mode and move it. Root may, except where nobody may write."""
         return self.writable if os.geteuid() == 0 else os.geteuid() == self.status.st_uid
 
 
@@ -185,7 +185,7 @@ def _is_outside(path: Path, real: int) -> bool:
 
 
 def _is_unchanged(sample: _Sample, real: int) -> bool:
-    """Tell whether the real file is unchanged. Another program may be writing it."""
+    """Tell whether the real file is unchanged; another program may be writing to the file."""
     try:
         now = os.stat(sample.name, dir_fd=real, follow_symlinks=False)
     except FileNotFoundError:

@@ -41,7 +41,7 @@ def find(cwd: Path, ref: str) -> Revision:
 
     Raises:
         CannotRunHere: git is not installed.
-        UsageError: no repository, an unknown revision, one with other submodules, or one equal to the working tree.
+        UsageError: no repository, or the revision is unknown, has other submodules, or equals the working tree.
     """
     root = Path(_git(cwd, "rev-parse", "--show-toplevel").strip()).resolve()
     try:
@@ -75,7 +75,7 @@ def refuse_unseen(revision: Revision, runs: Path, *, sandbox: bool) -> None:
 
 
 def pinned(settings: Sequence[Setting], facts: Facts) -> str | None:
-    """Return the revision in `settings` as the commit it meant when the measurement began; None without a revision."""
+    """Return the commit that the revision in `settings` meant when the measurement began; None without a revision."""
     ref = next((str(one.value) for one in settings if isinstance(knobs.get(one.knob).site, knob.Revision)), None)
     return None if ref is None else str(facts.get(f"git.{ref}", ref))
 

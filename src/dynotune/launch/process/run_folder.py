@@ -56,7 +56,7 @@ def new_run_folder(base: Path) -> Path:
 
 
 def _made(base: Path, tries: int = 5) -> Path:
-    """Make the folder; retry if another dynotune removed `base` after it had tested whether it may create `base`."""
+    """Make the folder; retry if another dynotune has removed `base`, after its test whether `base` can be created."""
     try:
         state = private.state_folder()
         if base.is_relative_to(state):
@@ -75,7 +75,7 @@ def _made(base: Path, tries: int = 5) -> Path:
 
 
 def fresh_folder(folder: Path) -> Path:
-    """Make `folder` empty, mode 0700, so that files of an interrupted run are not taken for the next run's.
+    """Make `folder` empty, mode 0700, so that files of an interrupted run are not taken for files of the next run.
 
     Raises CannotRunHere: the folder cannot be made or emptied.
     """
@@ -118,7 +118,7 @@ def _no_folder(base: Path, error: OSError) -> CannotRunHere:
 def last_lines(run_dir: Path, num: int) -> tuple[str, ...]:
     """Return the last lines that a captured run printed to stderr, or to stdout when stderr is empty.
 
-    Terminal codes and secrets are removed. A line that was redrawn, such as a progress bar, counts with its last text.
+    Terminal codes and secrets are removed. For a redrawn line, such as a progress bar, only the last text counts.
     """
     for name in (STDERR, STDOUT):
         lines = [shown for line in _tail(run_dir / name).split("\n") if (shown := _as_shown(line))]
@@ -128,10 +128,10 @@ def last_lines(run_dir: Path, num: int) -> tuple[str, ...]:
 
 
 def error_line(run_dir: Path) -> str:
-    """Return the line of a captured run's output that says why it failed; "" if it printed nothing.
+    """Return the output line of a captured run that says why the run failed; "" if the run printed nothing.
 
     Return the message of the program's last traceback. Threads and destructors that fail at the program's exit print
-    tracebacks after it, so those count only if there is no other. Without a traceback, return the last line.
+    later tracebacks, which count only if there is no other traceback. Without a traceback, return the last line.
     """
     lines = [_OF_RANK.sub("", line) for line in last_lines(run_dir, _SEARCHED_LINES)]
     own = aside = ""
@@ -171,7 +171,7 @@ def hold(folder: Path) -> None:
 
 
 def in_use(folders: Iterable[Path]) -> set[Path]:
-    """Return the folders that are marked by a process, or that are used by a run that still has processes."""
+    """Return the folders that a process has marked, or that a run with living processes uses."""
     marked: set[Path] = set()
     for process in processes.everyone():
         with contextlib.suppress(OSError):
@@ -184,7 +184,7 @@ def in_use(folders: Iterable[Path]) -> set[Path]:
 
 
 def _is_held(folder: Path) -> bool:
-    """Tell whether a process holds the folder; true where no lock can tell, as on some network file systems."""
+    """Tell whether a process has marked the folder; true where locks do not work, as on some network file systems."""
     descriptor = None
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
 """Decide whether a measured run can have a copy-on-write view, where the copies go, and list the copies.
 
-The copies go into the run folder. If it cannot hold them (it lies below the working directory, on NFS or on an
-overlay), they go into the folder for temporary files or /var/tmp. The copies never go into memory, because a checkpoint
-written there would affect the measurement.
+The copies go into the run folder. If the run folder is unsuitable (below the working directory, on NFS or on an
+overlay), the copies go into the folder for temporary files or /var/tmp. The copies never go into memory, because a
+checkpoint written there would affect the measurement.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ except overlay.NoOverlay as error:
 
 
 def available(cwd: Path, run_dir: Path) -> str | None:
-    """Return the reason why no copy-on-write view of `cwd` is possible here; None if it is possible.
+    """Return the reason why no copy-on-write view of `cwd` is possible here; None if a view is possible.
 
-    The answer comes from making a view, once per process for the same two file trees.
+    A view is made as a test, once per process for the same two file trees.
     """
     place = _find_place(cwd.resolve(), run_dir.resolve().parent)
     return place if isinstance(place, str) else None
@@ -59,11 +59,11 @@ class Seed(NamedTuple):
 def prepare(
     cwd: Path, run_dir: Path, keep: Sequence[Path] = (), seed: Seed | None = None, lease: Lease | None = None
 ) -> View | str:
-    """Make a view with its layers for one run, or return the reason why there is none.
+    """Make a view with its layers for one run, or return the reason why no view is possible.
 
     Args:
-        keep: folders below `cwd` that stay writable for real, besides the run folder.
-        seed: differences to show; its root is covered in place of `cwd`.
+        keep: folders below `cwd` to which writes go for real, in addition to the run folder.
+        seed: differences to show; the view covers the seed's root in place of `cwd`.
     """
     cwd = cwd if seed is None else seed.root
     cwd, run_dir = cwd.resolve(), run_dir.resolve()
@@ -83,7 +83,7 @@ def prepare(
 
 
 def changes_in(view: View) -> Changes:
-    """List the files that the copies show as created, changed or deleted. Call it after all processes have ended."""
+    """List the files that the copies show as created, changed or deleted; all processes must have ended before."""
     created: set[str] = set()
     changed: set[str] = set()
     deleted: set[str] = set()
@@ -117,7 +117,7 @@ def changes_in(view: View) -> Changes:
 
 
 def _other_names(view: View, linked: Mapping[bytes, os.stat_result]) -> set[str]:
-    """List the other hard links of files that were copied under one of their names and now differ.
+    """List the other hard links of changed files that the view copied under only one of their names.
 
     `linked`: copies by the handles of their originals.
     """
@@ -151,13 +151,13 @@ def _is_as_seeded(view: View, name: str, status: os.stat_result) -> bool:
 
 
 def _was_gone(view: View, name: str) -> bool:
-    """Tell whether the name was hidden before the program began: a file, or a folder that held a hidden file."""
+    """Tell whether `name` was hidden before the program began: a hidden file, or a folder with a hidden file."""
     return name in view.gone or (name.endswith("/") and any(gone.startswith(name) for gone in view.gone))
 
 
 @cache
 def _find_place(cwd: Path, runs: Path) -> Path | str | None:
-    """Find the place of the copies: a temporary folder, None for the run folder, or the reason why there is none."""
+    """Find the place of the copies: a temporary folder, None for the run folder, or why no place is suitable."""
     if cwd == Path("/"):
         return "the working directory is the root of all files"
     reasons = []

@@ -1,4 +1,4 @@
-"""Turn signals into bytes in a pipe, so that one poll waits for signals and for everything else."""
+"""Turn signals into bytes in a pipe, so that one poll waits for signals and for all other events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FROM_OUTSIDE = frozenset(
 class SignalInbox:
     """Receive the given signals while the `with` block runs, without their usual effect. Ignored signals stay ignored.
 
-    Use it on the main thread only, like Python's own signal handlers.
+    Use a SignalInbox on the main thread only, like Python's own signal handlers.
     """
 
     def __init__(self, signals: Iterable[int]) -> None:
@@ -53,4 +53,4 @@ class SignalInbox:
 
 
 def _arrive(number: int, frame: FrameType | None) -> None:
-    """Do nothing: Python writes the number to the wake-up descriptor."""
+    """Do nothing: Python itself writes the signal's number to the wake-up descriptor."""

@@ -1,4 +1,4 @@
-"""Give a captured run the file that is dynotune's standard input, read from its beginning, or nothing.
+"""Give a captured run the file that is dynotune's standard input, read from the beginning, or else an empty input.
 
 A pipe can be read only once, and a reader that waits for its end may wait forever.
 """
@@ -24,7 +24,7 @@ def opened() -> BinaryIO:
 
 @contextlib.contextmanager
 def captured(run_dir: Path | None) -> Iterator[dict[str, Any]]:
-    """Yield streams for subprocess: this input and output files in the run folder; dynotune's own without a folder.
+    """Yield streams for subprocess: the opened input, and output files in the run folder, or dynotune's own streams.
 
     Raises CannotRunHere: the folder cannot be written.
     """

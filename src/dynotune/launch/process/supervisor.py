@@ -113,7 +113,7 @@ class Supervisor:
         return True
 
     def serve(self) -> None:
-        """Serve until all processes of the command have ended; in the foreground, background processes may stay."""
+        """Serve until all processes of the command have ended; a foreground command's background processes may stay."""
         poll = select.poll()
         poll.register(self._inbox.fileno(), select.POLLIN)
         poll.register(self._messages.fileno(), select.POLLIN)

@@ -20,7 +20,7 @@ class Variant(NamedTuple):
 
 
 def variant(command: Sequence[str], env: Mapping[str, str], settings: Sequence[Setting], cwd: Path) -> Variant:
-    """Return the command and its environment under `settings`; other settings are ignored.
+    """Return the command and its environment under `settings`; settings that concern neither are ignored.
 
     Raises UsageError: the command lacks a placeholder, or an interpreter does not exist or cannot run the command.
     """
@@ -55,7 +55,7 @@ def _filled(command: list[str], name: str, value: str) -> list[str]:
 
 
 def _run_by(found: Variant, python: Path) -> Variant:
-    """Return the command started by `python`, or by the script of the same name beside `python`."""
+    """Return the command, started by `python` or by the script of the same name in the folder of `python`."""
     python = Path(os.path.normpath(python))  # a link to an interpreter may be a virtual environment
     if not python.is_file() or not os.access(python, os.X_OK):
         raise UsageError(f"{python} is not a program that can be started.", hint="Write python=/path/to/bin/python.")

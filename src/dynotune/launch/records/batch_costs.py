@@ -1,4 +1,4 @@
-"""Compute the cost of making batches from the events of their makers, and assign it to the loaders."""
+"""Compute the time and memory that making batches takes, from the makers' events, and assign this cost to loaders."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def with_loading(
 ) -> list[Loader]:
     """Return the loaders of process `pid` with their batches' costs from `begin_s` to `end_s` (CLOCK_MONOTONIC).
 
-    `records`: of all processes, since each worker has its own. Raises RecordError: an event is incomplete.
+    `records`: records of all processes, since each worker has its own. Raises RecordError: an event is incomplete.
     """
     try:
         groups: dict[_Key, list[_Events]] = {}
@@ -79,7 +79,7 @@ def _filled(
 
 
 def _with_parts(loader: Loader, own: Record | None) -> Loader:
-    """Add the time of pinning to the parts; without workers, the thread that runs the steps does all parts."""
+    """Add the time of pinning to the parts of making a sample; without workers, the steps' thread does all parts."""
     loading = loader.loading
     if isinstance(loading, Unknown):
         return loader
@@ -129,7 +129,7 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
 
 
 def _grown(events: _Events, begin_s: float, end_s: float) -> dict[str, float]:
-    """Return the growth of one maker's counts in the window, or since its begin if the window has no start value."""
+    """Return the growth of one maker's counts in the window, or since its begin if no event precedes the window."""
     within = [event for event in events if event["begin_s"] <= end_s and event["at_s"] >= begin_s]
     if not within:
         return {"num": 0}
@@ -148,7 +148,7 @@ _COUNTS = ("num", "fetch_s", "collate_s", "decode_s", "cpu_s")
 
 
 def _parts(makers: Sequence[_Events], end_s: float) -> list[SamplePart]:
-    """Add up the parts of all makers until `end_s`, each from its first event on, warm-up included."""
+    """Add up the times of all makers' parts until `end_s`, from each maker's first event on, warm-up included."""
     summed: dict[SamplePart, list[float]] = {}
     for first, *others in makers:
         last = next((event for event in reversed(others) if event["at_s"] <= end_s), first)
@@ -163,7 +163,7 @@ def _parts(makers: Sequence[_Events], end_s: float) -> list[SamplePart]:
 
 
 def _private(events: _Events) -> tuple[int, float] | None:
-    """Return the growth of a worker's private memory after it had settled, and the time span of the growth."""
+    """Return the growth of a worker's private memory after the worker's warm-up, and the time span of the growth."""
     told = [event for event in events if event["private_bytes"] is not None]
     told = [event for event in told if event["at_s"] - event["begin_s"] >= _UNSETTLED_S]
     if len(told) < 2:

@@ -22,7 +22,7 @@ _FIELDS = {
 
 
 def why_memory_ran_out(lines: Iterable[str], *, batch: int | None = None, held: Mapping[str, int] | None = None) -> str:
-    """Describe the last out-of-memory error in a program's output in sentences; "" if there is none.
+    """Describe the last out-of-memory error in a program's output in sentences; "" without such an error.
 
     Args:
         batch: samples in the failed step; None if unknown.
@@ -63,7 +63,7 @@ def why_memory_ran_out(lines: Iterable[str], *, batch: int | None = None, held: 
 
 
 def _batch_at_most(asked: int, found: Mapping[str, int], batch: int | None) -> int | None:
-    """Return an upper bound on the batch: memory that the process held and requested was not all for the batch."""
+    """Return an upper bound on the batch size: not all memory that the process had and requested was for the batch."""
     if batch is None or not {"process", "total"} <= found.keys():
         return None
     limit = min(found["total"] - found.get("others", 0), found.get("allowed", 1 << 62))
@@ -75,5 +75,5 @@ def _batch_at_most(asked: int, found: Mapping[str, int], batch: int | None) -> i
 
 
 def _bytes_in(line: str, pattern: re.Pattern[str]) -> int:
-    """Sum the bytes of all matches, because several other processes may be listed."""
+    """Sum the bytes of all matches, because the message may list several other processes."""
     return sum(int(float(number) * _UNITS[unit]) for number, unit in pattern.findall(line))

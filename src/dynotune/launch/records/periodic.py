@@ -32,14 +32,14 @@ _KINDS: tuple[tuple[PeriodicKind, str], ...] = (
 def periodic_work(
     moments: dict[str, Any], step_s: Sequence[float], first_step: int
 ) -> tuple[list[PeriodicWork], set[int]]:
-    """Return the work that only long steps do, the largest first, with the steps of the window that do the work.
+    """Return the work that only long steps do, the longest work first, with the steps of the window that do the work.
 
-    In each stack, the relevant frame is the outermost one that is frequent in long steps and rare in others: the line
-    at which the program begins the extra work.
+    In each stack, the relevant frame is the outermost frame that is frequent in long steps and rare in others: the
+    source line at which the program begins the extra work.
 
     Args:
         moments: stack samples as the agent writes them, see `agent.facts.lines.Moments`.
-        step_s: seconds of each step in the window; `first_step` is the number of the first one.
+        step_s: seconds of each step in the window; `first_step` is the number of the window's first step.
 
     Raises KeyError, IndexError, TypeError, ValueError: the samples have another form than the agent's.
     """
@@ -81,7 +81,7 @@ def periodic_work(
 
 
 def seen_inside(moments: dict[str, Any], function: str) -> float | None:
-    """Return the share of samples with this line of a function on the stack; None without samples.
+    """Return the share of stack samples that contain a source line of a function; None without samples.
 
     Raises KeyError, IndexError, TypeError: as for `periodic_work`.
     """

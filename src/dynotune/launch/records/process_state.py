@@ -1,4 +1,4 @@
-"""Read from the record of an observed run how its process is set up, and how the time of its window was spent."""
+"""Read from the record of an observed run how the process is set up, and how the window's time was spent."""
 
 import math
 import statistics
@@ -57,7 +57,7 @@ _PARTS: dict[str, Any] = {
 def state_of_process(record: Record, launched_s: float, *, steady: bool = True) -> ProcessState:
     """Return the state of a process that runs steps; `launched_s` is the time of launch on CLOCK_MONOTONIC.
 
-    `steady`: whether its steps were steady before its window began.
+    `steady`: whether the process's steps were steady before the window began.
 
     Raises RecordError: an event has another form than the agent's.
     """
@@ -91,7 +91,7 @@ def _seen(model: Model, moments: dict[str, Any]) -> Model:
 
 
 def _parts(said: dict[str, Any]) -> dict[str, Any]:
-    """Return fields of ProcessState; a part that failed in the process is Unknown if its field allows that."""
+    """Return fields of ProcessState; a field whose inspection failed is Unknown, if the field allows Unknown."""
     parts = {name: document.convert(said[name], type_) for name, type_ in _PARTS.items() if name in said}
     for name in ("collections", "compilation"):
         if name not in parts and name in said.get("failed", {}):
@@ -100,7 +100,7 @@ def _parts(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def failed_parts(record: Record) -> list[str]:
-    """List the parts of the process that could not be inspected, with the reasons."""
+    """List the parts of the process's state that could not be inspected, with the reasons."""
     said = record.last("state")
     return [f"{part}: {reason}" for part, reason in (said or {}).get("failed", {}).items()]
 
@@ -108,7 +108,7 @@ def failed_parts(record: Record) -> list[str]:
 def _timed(
     process: Process, record: Record, loaders: Sequence[Loader], steady: bool
 ) -> tuple[Timing | Unknown, list[PeriodicWork]]:
-    """Return the window's timing, and the work that only some of its steps do."""
+    """Return the window's timing, and the work that only some of the window's steps do."""
     window = process.window
     if window is None:
         return Unknown("the window did not come to its end"), []
@@ -142,10 +142,10 @@ def timing(
     steady: bool = True,
     time_to_first_step_s: float | None = None,
 ) -> Timing:
-    """Return the window's timing, from its steps and the time of each.
+    """Return the window's timing, from the window's steps and the time of each step.
 
-    The device is synchronised after the last step of the window has ended. So the sum of the steps may be shorter than
-    the window by the time of that synchronisation.
+    The device is synchronised after the last step of the window has ended. So the sum of the steps' times may be
+    shorter than the window by the time of that synchronisation.
     """
     window_s = window.end_s - window.begin_s
     begins = [took_s for step, took_s in zip(steps, step_s, strict=True) if step.flags & EPOCH]
@@ -190,7 +190,7 @@ def _had(step: Step, took_s: float, median_s: float, median_wait_s: float) -> li
 
 
 def _usual_s(steps: Sequence[Step], step_s: Sequence[float], slow: Sequence[SlowStep]) -> float | None:
-    """Return the median time of steps without the causes that slow steps have; None if no such step is left."""
+    """Return the median time of steps without any cause that slow steps have; None without such a step."""
     events = {why for row in slow for why in row.causes}
     flags = sum(flag for flag, why in _WHYS if why in events)
     among = {row.index for row in slow}

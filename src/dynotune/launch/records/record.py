@@ -1,4 +1,4 @@
-"""Read the records that the agent's processes write; a truncated record is read up to the cut."""
+"""Read the records that the agent writes in each process; a truncated record is read up to the cut."""
 
 import statistics
 import struct
@@ -80,7 +80,7 @@ _Event = msgspec.defstruct(
 
 
 class Record(msgspec.Struct):
-    """Record of one process, as far as it is written.
+    """Record of one process, as far as the record is written.
 
     Args:
         events: events by name, in order.
@@ -101,7 +101,7 @@ class Record(msgspec.Struct):
         return found[-1] if found else None
 
     def among_ranks(self, field: str) -> int | None:
-        """Return `rank` or `world_size`: that of the process group when the step was found, else of the environment."""
+        """Return `rank` or `world_size`: the process group's value when the step was found, else the environment's."""
         for event in ("cycle", "process"):
             value = (self.last(event) or {}).get(field)
             if isinstance(value, int):
@@ -123,7 +123,7 @@ class Record(msgspec.Struct):
 
 
 class Reader:
-    """Follow one record while it grows."""
+    """Read one record while it grows."""
 
     def __init__(self, path: Path) -> None:
         self._position = 0
@@ -139,7 +139,7 @@ class Reader:
         return self.record
 
     def _read_some(self) -> bool:
-        """Read a chunk; return whether there may be more. Most of a record's file is preallocated and still empty."""
+        """Read a chunk; return whether more data may follow. Most of a record is preallocated and still empty."""
         raw = self._piece(self._position, _PIECE_BYTES)
         if len(raw) == _PIECE_BYTES and self._position and _HEAD.unpack_from(raw)[0] > _PIECE_BYTES - _HEAD.size:
             raw = self._piece(self._position, _HEAD.size + _HEAD.unpack_from(raw)[0])
@@ -214,7 +214,7 @@ def _is_sound(event: dict[str, Any]) -> bool:
 
 
 class Records:
-    """All records of a run folder, or the data that watched processes wrote after their records were full."""
+    """All records of a run folder, or the later files that watched processes wrote after their records were full."""
 
     def __init__(self, folder: Path, pattern: str = "process-*.rec") -> None:
         self._folder, self._pattern = folder, pattern
@@ -288,7 +288,7 @@ def _summary(record: Record, launched_s: float) -> Process:
 def read_back(processes: Sequence[Process], settings: Sequence[Setting] = ()) -> list[Readback]:
     """Return for each setting whether the processes that ran steps applied it; one "no" outweighs any "yes".
 
-    `settings`: settings of the run. Settings of the launch count as applied if the run was started with them.
+    `settings`: settings of the run. Settings of the launch count as applied if the run was started with these settings.
     """
     telling = [process for process in processes if process.num_steps] or [p for p in processes if p.torch]
     found: dict[str, Readback] = {}

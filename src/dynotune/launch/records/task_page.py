@@ -1,4 +1,4 @@
-"""Order tasks of a live run: files of tasks, counted in a page that the processes of the run have mapped."""
+"""Order tasks of a live run by task files, counted in a memory page that the processes of the run have mapped."""
 
 import fcntl
 import mmap
@@ -18,9 +18,9 @@ _MAGIC, _VERSION = b"DYNOTASK", 1
 
 
 class TaskPage:
-    """Order tasks for one run folder. Only one parent at a time can have the page.
+    """Orders of tasks for one run folder. Only one parent at a time can have the page.
 
-    Raises CannotRunHere: another parent orders tasks here, or the folder cannot be written to.
+    Raises CannotRunHere: another parent orders tasks in this folder, or the folder cannot be written to.
     """
 
     def __init__(self, folder: Path) -> None:

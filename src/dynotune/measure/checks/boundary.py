@@ -46,11 +46,11 @@ Settled = tuple[list[Setting], guard.Readings, Guarded | Unknown]
 def boundary(
     run: RunSpec, watcher: Watcher, *, metric: str = "", budget_s: float | None = None
 ) -> tuple[Precision, Path]:
-    """Compare each precision with the command as written; return the answer and the folder that holds it.
+    """Compare each precision with the command as written; return the answer and the folder that contains the answer.
 
-    `budget_s`: seconds for comparisons of speed, in equal parts; time left by one goes to the later ones.
+    `budget_s`: seconds for comparisons of speed, in equal parts; later comparisons get the time that is left.
 
-    Raises CommandFailed, CannotRunHere, UsageError: the cause is the command or the machine, not a precision.
+    Raises CommandFailed, CannotRunHere, UsageError: the command or the machine failed, whatever the precision.
     """
     program = _Program(run, watcher, metric, budget_s)
     reading = program.own.first[0]
@@ -66,7 +66,7 @@ def boundary(
 
 
 class _Program:
-    """The command as written, the results that it computed, and the comparisons with them."""
+    """The command as written, the results that the command computed, and the comparisons with these results."""
 
     def __init__(self, run: RunSpec, watcher: Watcher, metric: str, budget_s: float | None) -> None:
         self.folder = new_run_folder(run.base)
@@ -81,7 +81,7 @@ class _Program:
         self._seeded: list[guard.Readings] = []
 
     def judged(self) -> list[PrecisionArm]:
-        """Judge speed and results of each precision; for a precision that fails, give the reason."""
+        """Judge speed and results of each precision; for a precision that fails, return the reason."""
         asked = {name: knobs.parse(words) for name, words in self.arms.items()}
         unfit = {name: reason for name, setting in asked.items() if (reason := self._why_not(setting))}
         fit = [name for name in asked if name not in unfit]
@@ -134,7 +134,7 @@ class _Program:
             )
 
     def _settled(self, name: str, setting: Setting, kept: tuple[str, ...] = ()) -> Settled:
-        """Leave modules out of quantization, each time the first with wrong results, if that corrects the results."""
+        """Leave modules out of quantization, each time the first module with wrong results, if results become right."""
         settings = [setting, *([Setting(KEEP, ",".join(kept))] if kept else [])]
         label = f"{name} without {len(kept)}" if kept else name
         arm = self._computed(label, settings)
@@ -147,7 +147,7 @@ class _Program:
         return settings, arm, results
 
     def _band(self, name: str, settings: Sequence[Setting], arm: guard.Readings) -> Band | None:
-        """Train under further seeds, with and without the settings, if that fits into the time of one comparison."""
+        """Train under further seeds, with and without the settings, if the runs fit into one comparison's time."""
         if self.own.first[0].what != "losses" or (self._share_s is not None and self._share_s < 2 * self._run_s):
             return None
         seeds = range(1, NUM_SEEDS)
@@ -168,7 +168,7 @@ class _Program:
 
 
 def band(baseline: Sequence[guard.Readings], candidate: Sequence[guard.Readings]) -> Band | None:
-    """Return the final losses under the same seeds; None if a loss is not a number, or the seeds change nothing."""
+    """Return the final losses under the same seeds; None if a loss is not a number, or the seeds have no effect."""
     ends = [[one[0].losses[-LAST:] for one in side] for side in (baseline, candidate)]
     ours, mine = (
         [fmean(math.nan if loss is None else loss for loss in losses or [None]) for losses in side] for side in ends
@@ -179,7 +179,7 @@ def band(baseline: Sequence[guard.Readings], candidate: Sequence[guard.Readings]
 
 
 def changed(baseline: list[float], candidate: list[float]) -> Change | Unknown:
-    """Return how much a candidate adds to a metric, paired by sample."""
+    """Return by how much a candidate changes the mean of a metric, paired by sample."""
     if not baseline or len(baseline) != len(candidate) or len(baseline) < 2:
         both = f"{len(baseline)} values, and {len(candidate)} in this precision"
         return Unknown(f"The metric has {both}: no pairs." if baseline else "")

@@ -23,7 +23,7 @@ Number = float | None
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """Digest of one tensor from an outermost module. None stands for a value that is not finite.
+    """Digest of one output tensor of an outermost module. None represents a value that is not finite.
 
     Args:
         sum, magnitudes, root: sum of the elements, sum of their magnitudes, and root of the sum of their squares.
@@ -38,10 +38,10 @@ class Digest(msgspec.Struct, frozen=True):
 
 
 class Apart(NamedTuple):
-    """Differences between two runs for each value, in order; None if a value cannot be compared.
+    """Difference between two runs for each compared value, in order; None if a value cannot be compared.
 
     Args:
-        signed: difference relative to the typical size of such values.
+        signed: signed differences, relative to the typical size of the compared values.
         num_not_finite: number of values that are finite in one run and not in the other.
     """
 
@@ -93,7 +93,7 @@ def outputs_apart(ours: Sequence[Sequence[Digest]], others: Sequence[Sequence[Di
 
 
 def _digests_apart(ours: Digest, others: Digest) -> tuple[float | None, bool]:
-    """Return the difference, and whether only `others` has values that are not finite."""
+    """Return the difference of two digests, and whether only `others` has values that are not finite."""
     ours_all, others_all = _numbers(ours), _numbers(others)
     if ours_all is None or others_all is None:
         return None, ours_all is not None
@@ -120,14 +120,14 @@ def _digests_apart(ours: Digest, others: Digest) -> tuple[float | None, bool]:
 def judge(
     arm: Apart, own: Apart, tolerance: Tolerance, *, what: str, redrawn: bool = False, nudged: Apart | None = None
 ) -> LargestDifference | None:
-    """Judge the first values one by one, then means of stretches of the later values; return None without values.
+    """Judge the first values singly, then the means over stretches of later values; return None without values.
 
     Args:
         own: differences of the baseline from itself.
         what: `losses` or `outputs`.
         redrawn: whether `own` comes from other random numbers, so that its spread is present from the first value on.
-        nudged: differences of the baseline from a run whose weights were moved by a rounding error, to show what
-            training makes of such an error.
+        nudged: differences of the baseline from a run whose weights were moved by a rounding error; these show how
+            training amplifies rounding errors.
     """
     first, later = (tolerance.first, tolerance.later) if what == "losses" else (tolerance.outputs, tolerance.outputs)
     spread = _rms(own.signed if redrawn else own.signed[:NUM_FOR_FIRST])
@@ -156,7 +156,7 @@ def _stretches(num: int) -> list[tuple[int, int]]:
 
 
 def _spread_of_means(signed: Sequence[float | None], stretches: Sequence[tuple[int, int]]) -> float:
-    """Return the spread of the stretches' means: the observed spread, or that of independent values."""
+    """Return the spread of the stretches' means: the observed spread, or the spread expected of independent values."""
     means = [_mean(signed[begin:end]) for begin, end in stretches]
     singles = _rms(signed[NUM_FIRST:])
     length = max((end - begin for begin, end in stretches), default=1)

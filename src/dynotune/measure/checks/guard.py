@@ -1,13 +1,13 @@
 """Check whether a setting that changes rounding preserves the results: losses or outputs under one seed.
 
 The runs are not timed. The candidate's errors are compared with the program's own noise. The noise comes from two
-references: the baseline's difference from a run in float64, and that of a run whose numbers are rounded as the setting
-promises. Guarded runs have dropout off, since other kernels draw other random numbers.
+references: the difference between the baseline and a run in float64, and the difference of a run whose numbers are
+rounded as the setting promises. Guarded runs have dropout off, since other kernels draw other random numbers.
 
-Some programs allow no such reference, because a module draws random numbers or cannot compute in float64. For these
-programs, fixed tolerances apply. A candidate beyond them is compared with the program's difference from itself: the
-baseline runs again and, if its modules draw random numbers, once more with other random numbers. If the candidate
-starts alike and drifts away later, the baseline also runs with weights moved by a rounding error.
+Some programs allow no reference run, because a module draws random numbers or cannot compute in float64. For such
+programs, fixed tolerances apply. A candidate beyond the tolerances is compared with the program's difference from
+itself: the baseline runs again and, if its modules draw random numbers, once more with other random numbers. If the
+candidate's results drift away only later, the baseline also runs with weights moved by a rounding error.
 """
 
 import math
@@ -49,12 +49,12 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """Results that one process computed.
 
     Args:
-        draws: kinds of devices whose random generators its modules used.
-        precision: the precision that it computes in, as far as visible.
+        draws: kinds of devices whose random number generators the process's modules used.
+        precision: the precision in which the process computes, as far as visible.
         num_captured: number of values that were not read because a CUDA graph was being captured.
         metric: values of the metric for each call, in order; `metric_error`: why there is no metric.
-        peak_bytes: peak of device memory. `room`: number of such runs that fit at once.
-        parts: results of modules inside the outermost one in its first call, in the order in which they ended.
+        peak_bytes: peak of device memory. `room`: number of equal runs that fit into device memory at once.
+        parts: results of inner modules in the outermost module's first call, in the order in which their calls ended.
     """
 
     what: Literal["losses", "outputs"]
@@ -81,11 +81,11 @@ Asked = tuple[str, Sequence[Setting], dict[str, Any]]
 
 
 class Own(msgspec.Struct, kw_only=True):
-    """Readings of the baseline from a first run and, if needed, from a second run and one with other random numbers.
+    """Readings of the baseline from a first run and, if needed, from a second run and a run with other random numbers.
 
     Args:
-        reference: readings in the type `reference_type`; Unknown if the baseline cannot compute in it.
-        rounded: readings with numbers rounded by a share, by that share.
+        reference: readings of a run in the type `reference_type`; Unknown if the baseline cannot compute in this type.
+        rounded: map of a share to the readings of a run whose numbers are rounded by that share.
     """
 
     first: Readings
@@ -97,9 +97,9 @@ class Own(msgspec.Struct, kw_only=True):
 
 
 class Guard(msgspec.Struct, frozen=True):
-    """Make runs of one command, each in a folder below `folder`, limited to `limit_s` unless the run has a limit.
+    """Make runs of one command, each in a folder below `folder`, limited to `limit_s` unless the run has its own limit.
 
-    All methods raise CommandFailed and CannotRunHere, as `run_settings` does. `made`: runs from `ahead`, by name.
+    All methods raise CommandFailed and CannotRunHere, as `run_settings` does. `made`: runs that `ahead` made, by name.
     """
 
     run: RunSpec
@@ -135,10 +135,10 @@ class Guard(msgspec.Struct, frozen=True):
         return [msgspec.structs.replace(one, room=room) for one in found]
 
     def ahead(self, own: Own, asked: Sequence[Asked], roundings: Sequence[float]) -> None:
-        """Make runs, and the runs of `refer`, concurrently if memory allows; none of them is timed.
+        """Make untimed runs, including the runs of `refer`, concurrently if memory allows.
 
-        `computed` finds these runs. A run that failed beside others is repeated alone by `computed`, as memory or a
-        port may be the cause.
+        `computed` uses these runs. A run that failed beside other runs is repeated alone by `computed`, since a lack of
+        memory or a used port may be the cause.
         """
         if not isinstance(own.reference, Unknown) and not any(one.draws for one in own.first):
             exact = [("guard-float64", (), {"reference": "float64"})] * (own.reference is None)
@@ -158,12 +158,12 @@ class Guard(msgspec.Struct, frozen=True):
                         self.made[name] = found
 
     def baseline(self) -> Own | Unknown:
-        """Run the baseline; its readings serve all candidates."""
+        """Run the baseline once; all candidates are compared with the baseline's readings."""
         first = self.computed("guard-baseline")
         return first if isinstance(first, Unknown) else Own(first=first)
 
     def _against_itself(self, own: Own) -> Unknown | None:
-        """Run the baseline again, and fill in `own` with its readings."""
+        """Run the baseline again, and fill in `own` with the new readings."""
         again = self.computed("guard-baseline-again")
         if isinstance(again, Unknown):
             return again
@@ -176,7 +176,7 @@ class Guard(msgspec.Struct, frozen=True):
         return None
 
     def refer(self, own: Own, rounding: float) -> None:
-        """Run the baseline in float64 (float32 if that fails), and once rounded as a candidate promises."""
+        """Run the baseline in float64 (in float32 if float64 fails), and once rounded as a candidate promises."""
 
         def tried(name: str, **how: Any) -> Readings | Unknown:
             try:
@@ -234,7 +234,7 @@ class Guard(msgspec.Struct, frozen=True):
 
 
 def within(settings: Sequence[Setting], event: dict[str, Any]) -> Guarded | Unknown:
-    """Judge calls of one running program with and without the settings, as the agent recorded them."""
+    """Judge the agent's records of calls in one running program, with and without the settings."""
     if not guarded(settings):
         return Unknown(NOTHING_ROUNDS)
     seen = {"what": "outputs", "draws": event.get("draws"), "precision": event.get("precision")}
@@ -260,7 +260,7 @@ def _is_clear(judged: Guarded | Unknown) -> bool:
 
 
 def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readings | None = None) -> Guarded | Unknown:
-    """Judge a candidate by the results of its worst rank; Unknown if they cannot be judged.
+    """Judge a candidate by the results of its worst rank; Unknown if the results cannot be judged.
 
     `nudged`: readings of the baseline with weights moved by a rounding error.
     """
@@ -331,7 +331,7 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
 
 
 def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Guarded | None:
-    """Judge a candidate by the errors of its worst rank; None if no reference is usable."""
+    """Judge a candidate by the errors of its worst rank, relative to a reference; None if no reference is usable."""
     what = arm[0].what
     rounded = own.rounded.get(tolerance.rounding)
     if isinstance(own.reference, Unknown | None) or isinstance(rounded, Unknown | None):
@@ -376,7 +376,7 @@ def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Gu
 
 
 def _first_departure(least: float, *sides: Reading) -> str:
-    """Return the first module with errors beyond rounding. `sides`: reference, baseline, rounded, candidate."""
+    """Return the first module with errors beyond rounding errors. `sides`: reference, baseline, rounded, candidate."""
     exact, ours, moved, mine = (dict(one.parts) for one in sides)
     for name in mine:
         if name in exact and name in ours and name in moved:
@@ -428,7 +428,7 @@ def _apart(ours: Reading, others: Reading) -> Apart:
 
 
 def readings(records: Sequence[Record]) -> Readings | Unknown:
-    """Return the results of the processes that ran steps; Unknown if one has none.
+    """Return the results of the processes that ran steps; Unknown if one of these processes has no results.
 
     Raises RecordError: the record has another form than the agent's.
     """

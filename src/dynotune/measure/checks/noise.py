@@ -1,7 +1,7 @@
 """Decide whether the errors of a candidate are explained by rounding. This module is arithmetic only.
 
 An error is the difference between a value and the same value of a reference in float64. Rounding explains the larger of
-two errors: that of the baseline, and that of a baseline whose numbers are rounded as the candidate promises.
+two errors: the baseline's error, and the error of a baseline whose numbers are rounded as the candidate promises.
 """
 
 import itertools
@@ -27,11 +27,11 @@ Verdict = Literal["no worse", "worse", "undecided"]
 
 
 class Judgement(NamedTuple):
-    """Comparison of a candidate's errors with those that rounding explains.
+    """Comparison of a candidate's errors with the errors that rounding explains.
 
     Args:
         error, own: typical errors of candidate and rounding, as geometric means over the values.
-        ratio: the candidate's errors over those of rounding, value by value.
+        ratio: the candidate's errors divided by the errors of rounding, value by value.
         error_ci, ci: 95% intervals of `error` and `ratio`; None for fewer than two values.
         beyond: index of a value that rounding does not explain.
     """
@@ -48,7 +48,7 @@ class Judgement(NamedTuple):
 def judge(arm: Errors, baseline: Errors, *rounded: Errors, least: float = NOTHING) -> Judgement | None:
     """Compare the candidate's errors with the baseline's, value by value; return None without values.
 
-    The verdict is `no worse` if the interval of the ratio ends below `NO_WORSE`, or no error exceeds its counterpart.
+    The verdict is `no worse` if the interval of the ratio ends below `NO_WORSE`, or no error exceeds rounding's error.
     The verdict is `worse` if the interval begins above 1 and the ratio is above `NO_WORSE`, or if a value is beyond all
     noise.
 
@@ -77,7 +77,7 @@ def judge(arm: Errors, baseline: Errors, *rounded: Errors, least: float = NOTHIN
 
 
 def _typical(values: Sequence[float]) -> tuple[float, Interval | None]:
-    """Return the geometric mean and its interval, from means of consecutive values."""
+    """Return the geometric mean of the errors and its interval, from means of consecutive values."""
     logs = [math.log(value) for value in values]
     num_units = min(NUM_UNITS, len(logs))
     cuts = [len(logs) * unit // num_units for unit in range(num_units + 1)]

@@ -1,4 +1,4 @@
-"""Compare a model in ONNX Runtime with the module that it was exported from, by the module's own noise."""
+"""Compare a model in ONNX Runtime with the exported module, relative to the module's own rounding noise."""
 
 import importlib
 import math
@@ -57,7 +57,7 @@ def _written(batch: Path, tensors: dict[str, Array], own: dict[str, Array] | Non
 
 
 def _errors(found: Array, reference: Array) -> list[float]:
-    """Return errors per sample, relative to its root mean square; for integers, the share of elements that differ."""
+    """Return errors per sample, relative to the sample's root mean square; for integers, the share that differs."""
     rows = len(reference) if reference.ndim else 1
     ours, truth = found.reshape(rows, -1), reference.reshape(rows, -1)
     if not np.issubdtype(reference.dtype, np.inexact):

@@ -1,7 +1,7 @@
 """State how much rounding a setting of effect `numerics` may cause, and the differences allowed without a reference.
 
-A change of rounding changes results slightly; the tolerances give the limit of what rounding explains. Defects (a wrong
-kernel, an unsupported layout, gradients that underflow) change results by tens of per cent or to NaN.
+A change of rounding changes results slightly; the tolerances limit the differences that rounding explains. Defects (a
+wrong kernel, an unsupported layout, gradients that underflow) change results by tens of per cent or to NaN.
 """
 
 import tomllib
@@ -23,13 +23,13 @@ class Tolerance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Relative differences that are allowed.
 
     Args:
-        first: for each of the first losses, before they can drift apart.
-        later: for the mean over a stretch of later losses.
-        outputs: for the elements and moments of an output, relative to the tensor's root mean square.
+        first: allowed difference of each of the first losses, before losses can drift apart.
+        later: allowed difference of the mean over a stretch of later losses.
+        outputs: allowed difference of an output's elements and means, relative to the tensor's root mean square.
         rounding: relative rounding error of one number.
-        least: errors up to this size are always explained.
+        least: rounding explains errors up to this size in any case.
         redraws: whether kernels may draw other random numbers from the same seed.
-        why: the reason in words, after "allowed for".
+        why: the reason for the tolerance in words, printed after "allowed for".
     """
 
     first: float
@@ -49,13 +49,13 @@ REDRAWS = frozenset[str](_TABLE["redraws"]["knobs"])
 
 
 def guarded(settings: Iterable[Setting]) -> list[Setting]:
-    """Return the candidate's settings that take part in its guarded run; empty if none needs checking."""
+    """Return the candidate's settings whose results a guarded run checks; empty if no setting needs a check."""
     chosen = [setting for setting in settings if knobs.get(setting.knob).effect in GUARDED]
     return chosen if any(knobs.get(setting.knob).effect == "numerics" for setting in chosen) else []
 
 
 def allowed(settings: Iterable[Setting], precision: str) -> Tolerance:
-    """Return the widest tolerance of these settings together, for a program that computes in `precision`.
+    """Return the widest tolerance of all given settings together, for a program that computes in `precision`.
 
     `precision`: precision of the baseline, as the agent saw it; "" if unknown.
     """

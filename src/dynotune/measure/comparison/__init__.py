@@ -1,7 +1,7 @@
 """Compare a candidate with the baseline: pairs of runs in random order, their statistics and the verdict.
 
-`protocol` runs a comparison to its end and resumes one. `stats` is the group-sequential test, `boundary` computes its
-levels, and `schedule` sets its looks and the order of runs. `objective` computes the value of a run, and `summary`
+`protocol` runs or resumes a comparison. `stats` is the group-sequential test, `boundary` computes the test's levels,
+and `schedule` sets its interim looks and the order of runs. `objective` computes the value of a run, and `summary`
 fills the struct that is stored.
 
 `measure.live` makes the runs. `measure.live.switching` switches between baseline and candidates within one live run.

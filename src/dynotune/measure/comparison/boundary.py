@@ -1,4 +1,4 @@
-"""Compute the level of each look, so that all looks of a comparison together keep the promised error rate."""
+"""Compute the level of each interim look at the data, so that all looks together keep the promised error rate."""
 
 import functools
 from typing import Any
@@ -21,7 +21,7 @@ def nominal_levels(looks: tuple[int, ...], error: float) -> tuple[float, ...]:
     """Return the two-sided nominal level of each look, so that the total error of all looks is at most `error`.
 
     Args:
-        looks: rising numbers of pairs.
+        looks: rising numbers of pairs after which the data are judged.
         error: two-sided error rate; for a one-sided rate e, pass 2e.
 
     Source: Wang and Tsiatis 1987; used with t as in Jennison and Turnbull 2000, section 3.8.

@@ -1,7 +1,7 @@
 """Compare within one live run: switch the candidate on and off in blocks.
 
-A block takes the place of a pair. Baseline and candidate have stretches of steps in a random order, and the same
-group-sequential test judges the blocks. No block needs a start, and differences between processes affect both alike.
+A block of stretches is used like a pair of runs. Baseline and candidate have stretches of steps in a random order, and
+the same group-sequential test judges the blocks. No block needs a start, and both variants run in the same process.
 """
 
 import statistics
@@ -37,7 +37,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 def why_not(request: CompareRequest) -> str:
-    """Return why candidate and baseline cannot be compared within one run; empty if they can."""
+    """Return why candidate and baseline cannot be compared within one run; empty if the comparison is possible."""
     run = request.run
     if run.objective != "throughput":
         return f"the objective is {run.objective}, and one run has one value of it"
@@ -62,13 +62,13 @@ def compare_within(
     """Compare candidate and baseline within one live run.
 
     Args:
-        folder: folder of the comparison; the folder of the run is made in it.
+        folder: folder of the comparison; the run's folder is made inside.
         save: function that is called with the comparison after each block.
 
     Returns:
-        The comparison with its verdict, and the reason if no verdict was possible in this way.
+        The comparison with its verdict, and the reason if no verdict was possible within one run.
 
-    Raises CannotRunHere, UsageError: the cause is the command or the machine, not the candidate.
+    Raises CannotRunHere, UsageError: the command or the machine failed, whatever the candidate.
     """
     arm = Candidate(tuple(sorted(_switched(request), key=lambda setting: setting.knob)))
     told = 0

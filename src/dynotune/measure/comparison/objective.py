@@ -1,4 +1,4 @@
-"""Compute a run's value for each objective of a comparison. Lower is better for all of them."""
+"""Compute a run's value for each objective of a comparison. Lower values are better for all objectives."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ PERCENTILE = 0.99
 
 
 def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
-    """Return a run's value (above 0): seconds or joules per sample (or step), seconds, or bytes.
+    """Return a run's value for the objective (above 0), in the unit that follows:
 
     - `throughput`: wall time of the window per sample or step, in seconds.
     - `latency-p99`: 99th percentile of the window's single steps, each synchronised, of the slowest rank; seconds.
@@ -55,9 +55,9 @@ def unit_of(objective: Objective, unit: summary.Unit) -> str:
 
 
 def refuse_impossible(run: RunSpec) -> None:
-    """Refuse, before anything runs, an objective that cannot be measured here.
+    """Refuse, before anything runs, an objective that cannot be measured on this machine.
 
-    Raises CannotRunHere: the objective needs hardware that is missing.
+    Raises CannotRunHere: the objective needs hardware that this machine lacks.
     """
     if run.objective != "energy":
         return
@@ -90,7 +90,7 @@ def void_reasons(objective: Objective, runs: Mapping[ArmName, Outcome]) -> list[
 
 
 def notes(objective: Objective, outcomes: Sequence[Outcome]) -> list[str]:
-    """List cautions that follow from the runs of this objective."""
+    """List cautions that follow from the runs with this objective."""
     by_power = sum(outcome.run.energy_from == "power" for outcome in outcomes)
     if objective == "energy" and by_power:
         source = "summed up from its power, sampled twice a second"
@@ -158,7 +158,7 @@ def _largest_process_bytes(run: Run) -> int:
 
 
 def _device_bytes(outcome: Outcome) -> float | None:
-    """Sum the bytes over the ranks; None if no device allocator was used."""
+    """Sum the peaks of device memory (bytes) over the ranks; None if no device allocator was used."""
     ranks = [process for process in outcome.run.processes if process.window is not None]
     known = [rank.peak_device_bytes for rank in ranks if rank.peak_device_bytes]
     return float(sum(known)) if known else None

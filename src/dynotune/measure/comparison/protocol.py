@@ -27,7 +27,7 @@ ARMS: tuple[ArmName, ArmName] = ("baseline", "candidate")
 
 
 class Interrupted(KeyboardInterrupt):
-    """Interruption of a comparison by the user: child processes are gone, and finished results lie in `folder`."""
+    """Interruption of a comparison by the user: child processes have ended, and finished results are in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -38,8 +38,8 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
     """Compare the baseline and the candidate of `request`. Write every finished pair to disk before the next begins.
 
     Raises:
-        UsageError, CannotRunHere: raised by knobs, pilots and runs; nothing of the user's is changed.
-        Interrupted: the user interrupted it; `resume` continues.
+        UsageError, CannotRunHere: a setting, a pilot or a run was impossible; no file of the user's is changed.
+        Interrupted: the user interrupted the comparison; `resume` continues.
     """
     judge([], margin=request.margin, max_pairs=request.max_pairs)  # raises UsageError for a number out of range
     run = request.run
@@ -80,14 +80,14 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
     """Continue the comparison in `folder` after its last finished pair; a finished comparison is only read.
 
     Args:
-        now: its `env`, `base` and `lock` replace the recorded ones. The command and settings of `now` supply those that
-            the folder lacks or that come from elsewhere. All else stays as recorded.
+        now: request whose `env`, `base` and `lock` replace the recorded fields. Command and settings of `now` are used
+            if the folder lacks its own or comes from elsewhere. All else stays as recorded.
         budget_s: seconds for the rest of the comparison.
 
     Raises:
         RecordError: `folder` has no readable comparison.
-        UsageError: a secret is missing, because records never hold secrets, or the folder comes from elsewhere.
-        CannotRunHere: the comparison was begun on another machine, or the command's folder is gone.
+        UsageError: a secret is missing (records never contain secrets), or the folder comes from elsewhere.
+        CannotRunHere: the comparison was begun on another machine, or the command's folder does not exist.
         Interrupted: as for `compare`.
     """
     comparison = document.read(folder / FILE, Comparison)
@@ -112,7 +112,7 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
 def so_far(folder: Path) -> SequentialResult:
     """Report what the pairs or blocks of an interrupted comparison show so far.
 
-    Raises RecordError: there is no comparison in `folder`.
+    Raises RecordError: `folder` contains no comparison.
     """
     return judge_comparison(document.read(folder / FILE, Comparison))
 
@@ -131,7 +131,7 @@ def _sit(request: CompareRequest, folder: Path, watcher: Watcher) -> Comparison:
 
 
 class _Session:
-    """One attempt at a comparison. Everything that outlives the attempt is in the comparison itself."""
+    """One attempt at a comparison. All data that outlive the attempt are in the comparison itself."""
 
     def __init__(self, request: CompareRequest, folder: Path, comparison: Comparison, watcher: Watcher) -> None:
         self._request = request
@@ -163,7 +163,7 @@ class _Session:
         return self._comparison
 
     def _within(self) -> bool:
-        """Compare within one live run; return whether that worked. Blocks of an interrupted attempt are repeated."""
+        """Compare within one live run; return whether this worked. Blocks of an interrupted attempt are repeated."""
         self._update(pairs=[])
         self._watcher.say("The settings can be switched while the command runs: one run compares them, in blocks.")
         found, reason = in_process.compare_within(
@@ -225,7 +225,7 @@ class _Session:
         return outcome
 
     def _plan(self, outcomes: list[Outcome]) -> tuple[pilot.WindowPlan, int]:
-        """Plan the window and the number of pairs. If only the pilots' cold caches prevent that, repeat the pilots.
+        """Plan the window and the number of pairs. If only the pilots' cold caches prevent a plan, repeat the pilots.
 
         Raises CannotRunHere, UsageError: as for `plan`.
         """

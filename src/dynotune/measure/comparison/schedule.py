@@ -7,7 +7,7 @@ from dynotune.schema.errors import UsageError
 
 
 def looks(max_pairs: int) -> tuple[int, ...]:
-    """Return the numbers of valid pairs after which a verdict is possible; the last one is `max_pairs`.
+    """Return the numbers of valid pairs after which a verdict is possible; the last number is `max_pairs`.
 
     Raises UsageError: `max_pairs` is not between 2 and 48.
     """

@@ -1,4 +1,4 @@
-"""Judge the pairs measured so far: give a verdict or none yet. docs/decisions/0001 explains the method."""
+"""Judge the pairs measured so far: return a verdict, or no verdict yet. docs/decisions/0001 explains the method."""
 
 import functools
 import math
@@ -45,10 +45,10 @@ class SequentialResult(msgspec.Struct, frozen=True, kw_only=True):
         speedup: geometric mean of baseline time over candidate time; None without pairs.
         ci: repeated confidence interval of `speedup`, at 95% over all looks together. Between looks it is provisional
             and as wide as at the previous look. None if too few pairs allow no estimate of the noise.
-        num_pairs: number of pairs behind the statement.
+        num_pairs: number of pairs on which `speedup` and `ci` are based.
         next_look: number of valid pairs at which the next verdict is possible; None when finished.
-        num_pairs_to_settle: number of pairs with which a new comparison would be decided four times in five, if these
-            estimates are true; None unless `undecided`, and if the number is above 1000 or unknown.
+        num_pairs_to_settle: number of pairs with which a new comparison would be decided four times in five, if the
+            present estimates are true; None unless `undecided`, and if the number is above 1000 or unknown.
         reason: sentence for the user; empty if the verdict needs no explanation.
     """
 
@@ -81,19 +81,19 @@ def judge(
     error: float = 1 - CONFIDENCE,
     ended: bool = False,
 ) -> SequentialResult:
-    """Judge the valid `pairs`, in order of time, as a group-sequential comparison of at most `max_pairs`.
+    """Judge the valid `pairs`, in order of time, as a group-sequential comparison of at most `max_pairs` pairs.
 
     The first look that decides the comparison gives the verdict, whatever followed. So judging an interrupted
     comparison again gives the same verdict. A verdict is possible only at a look, the last look at the latest. Later
     pairs may only narrow the interval, which holds at all looks together.
 
     Args:
-        seen: spread of other pairs of such runs, which improves the estimate from few pairs. `seen` never makes the
-            spread of these pairs smaller, since an earlier quiet machine says nothing about a noisy one.
+        seen: spread of earlier pairs of the same command, which improves the estimate from few pairs. `seen` never
+            makes the spread of `pairs` smaller, since an earlier quiet machine says nothing about a noisy machine now.
         margin: the verdict is `same` if the ratio lies between 1/(1 + margin) and 1 + margin.
-        num_voided: pairs that did not measure both runs. While they are more than a fifth of all, no look decides.
+        num_voided: number of pairs that are void. While void pairs are more than a fifth of all pairs, no look decides.
         error: rate of calling a setting without effect `faster` or `slower`, over all looks together.
-        precision: go on until the interval is as narrow as this share of a shown difference, while pairs are left.
+        precision: continue until the interval is as narrow as this share of a shown difference, while pairs are left.
         ended: the time is up, and no more pairs will come. The pairs since the last look are judged at the level of the
             next look. These pairs are more correlated with earlier looks than the next look is, so chance passes no
             more often.
@@ -101,7 +101,7 @@ def judge(
     Raises:
         UsageError: `margin` or `max_pairs` is out of range.
         StatisticsError: a time is not a positive number, a ratio is implausible, there are more pairs than `max_pairs`,
-            or one of the two ran first more often than the schedule allows.
+            or baseline or candidate ran first more often than the schedule allows.
     """
     schedule, seen = looks(max_pairs), seen or NOTHING_SEEN
     if not 0 <= margin < 1:
@@ -152,7 +152,7 @@ def judge(
 def judge_comparison(
     comparison: Comparison, pairs: Sequence[Pair] | None = None, *, precision: float = math.inf, **more: Any
 ) -> SequentialResult:
-    """Judge `pairs` (None: those of the comparison) by its request. `precision`: used if the request has none."""
+    """Judge `pairs` (None: the comparison's pairs) by the comparison's request; `precision` is the default."""
     return judge(
         comparison.pairs if pairs is None else pairs,
         seen=comparison.seen,
@@ -165,7 +165,7 @@ def judge_comparison(
 
 
 def _is_precise(settled: SequentialResult, precision: float) -> bool:
-    """Tell whether more pairs would add nothing that was requested."""
+    """Tell whether the requested precision is reached, so that no more pairs are needed."""
     if settled.verdict == "same" or math.isinf(precision):
         return True
     if settled.ci is None or settled.speedup is None:
@@ -174,7 +174,7 @@ def _is_precise(settled: SequentialResult, precision: float) -> bool:
 
 
 def _narrower(settled: SequentialResult, later: SequentialResult) -> SequentialResult:
-    """Return the later result, unless its interval is wider: both intervals hold."""
+    """Return the later result unless its interval is wider than the earlier one: both intervals are valid."""
     if later.ci is None or settled.ci is None:
         return settled if later.ci is None else later
     is_narrower = later.ci[1] / later.ci[0] <= settled.ci[1] / settled.ci[0]
@@ -199,7 +199,7 @@ class _Fit(NamedTuple):
     Args:
         effect: mean log ratio, with equal weight for both orders.
         adjusted: log ratios without the effect of the order.
-        se_with_order, se_plain: standard error of `effect` under either model; NaN without degrees of freedom.
+        se_with_order, se_plain: standard errors of `effect` with and without the order; NaN without degrees of freedom.
         seen_df: degrees of freedom that come from other runs.
     """
 
@@ -243,7 +243,7 @@ def _fit(pairs: Sequence[Pair], seen: Spread = NOTHING_SEEN) -> _Fit:
 
 
 def _variance(residuals: Sequence[float], df: int, seen: Spread) -> float:
-    """Return the variance of a log ratio, pooled from `seen` and these residuals, but no less than that of these."""
+    """Return the variance of a log ratio, pooled from `seen` and the residuals, at least the residuals' variance."""
     own = math.fsum(value**2 for value in residuals)
     return max((own + seen.df * seen.variance) / (df + seen.df), own / df if df else 0.0)
 
@@ -291,7 +291,7 @@ def sign_flip_p(values: Sequence[float]) -> float:
 
 
 def _drawn_sign_flip_p(values: Sequence[float]) -> float:
-    """Return the same p from random flips with a fixed seed; the observed signs are one of the flips."""
+    """Return the p-value of `sign_flip_p` from random flips with a fixed seed, including the observed signs."""
     import numpy as np
 
     signs = np.random.default_rng(0).integers(0, 2, (2**MOST_FLIPPED - 1, len(values))) * 2 - 1
@@ -301,7 +301,7 @@ def _drawn_sign_flip_p(values: Sequence[float]) -> float:
 
 
 def _pairs_to_settle(fit: _Fit, level: float, equivalence_level: float, margin: float) -> int | None:
-    """Return the number of pairs that finds the nearer of the two answers with 80% power, if the estimates are true."""
+    """Return the number of pairs that reaches the nearer verdict with 80% power, if the estimates are true."""
     from scipy.special import ndtri
 
     if math.isinf(fit.half_width(level)):

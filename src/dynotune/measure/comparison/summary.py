@@ -22,7 +22,7 @@ Unit = Literal["sample", "step"]
 class MeasuredRun(msgspec.Struct, frozen=True):
     """A run with the processes that timed its window (one per rank).
 
-    For a run that ended with its first step, these are the ranks, or the process that ran the most steps.
+    A run that ended with its first step lists all ranks, or the process that ran the most steps.
     """
 
     run: Run
@@ -49,7 +49,7 @@ class MeasuredRun(msgspec.Struct, frozen=True):
         return sum(known) if len(known) == len(counts) and sum(known) > 0 else None
 
     def each(self, total: float, unit: Unit) -> float:
-        """Divide `total` by samples, or by steps.
+        """Divide `total` by the number of samples, or by the number of steps.
 
         Raises StatisticsError: samples could be counted in the pilots but not in this run.
         """
@@ -69,7 +69,7 @@ def measured(run: Run) -> MeasuredRun:
 
 
 def read_run(folder: Path) -> MeasuredRun:
-    """Read a run. Raises RecordError if that fails."""
+    """Read a run from its folder. Raises RecordError: the run cannot be read."""
     return measured(document.read(folder / "run.json", Run))
 
 
@@ -140,20 +140,20 @@ def arm_summary(runs: Sequence[MeasuredRun], unit: Unit, values: Sequence[float]
 
 
 def void_reasons(runs: Mapping[ArmName, Outcome]) -> list[str]:
-    """List reasons why a run did not measure its settings, without naming the run: equal reasons count together."""
+    """List reasons why a run did not measure its settings, without the run's name: equal reasons count together."""
     reasons = [reason for outcome in runs.values() if outcome.outside is not None for reason in outcome.outside.void]
     return list(dict.fromkeys(reasons))
 
 
 def merged_readback(before: Mapping[str, Readback], outcome: Outcome, but: Collection[str] = ()) -> dict[str, Readback]:
-    """Merge this run's read-back into the earlier one, except `but`; once unverified, a knob stays unverified."""
+    """Merge a run's read-back into the earlier read-back, except `but`; once unverified, a knob stays unverified."""
     unverified = {knob for knob, readback in before.items() if readback.ok is None}
     told = {one.knob: one for one in outcome.run.readback if one.knob not in unverified.union(but)}
     return {**before, **told}
 
 
 def changes_by_program(comparison: Comparison, outcome: Outcome) -> list[EnvironmentChange]:
-    """List the program's changes to variables that settings set, each source line once."""
+    """List the program's changes to environment variables that settings set, each source line once."""
     names = {
         setting.knob.removeprefix("env.")
         for setting in [*comparison.candidate_settings, *comparison.run.settings]
@@ -192,11 +192,11 @@ def _most(values: Iterable[int | None]) -> int | None:
 
 
 def pays_off(recipe_runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]) -> BreakEven:
-    """Return the number of steps after which a setting that starts later, such as compilation, is ahead.
+    """Return the number of steps after which a setting with a longer start, such as compilation, has saved time.
 
-    The estimate uses medians over the runs of each, whose windows give the pace and the time of starting.
+    The estimate uses medians over the runs of baseline and candidate; a run's window gives its pace and start time.
 
-    With warm caches, the start counts with warm caches; the first start of all took longer.
+    For runs with warm caches, the start counts with warm caches; the very first start took longer.
 
     Raises StatisticsError: baseline or candidate has no run with a known window and launch.
     """

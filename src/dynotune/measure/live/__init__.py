@@ -1,8 +1,8 @@
-"""Make live runs: one start of the command that carries out tasks, with the times of its steps.
+"""Make live runs: one start of the command whose processes carry out tasks and record the times of steps.
 
-`TaskRunner` keeps a live run and gives it tasks. `arm_run` runs settings in fresh processes. `pilot` plans a window
-from a first run. `placement` places a task at a step that all ranks reach. `recording` records traces. `switching`
-compares candidates within the live run. `lanes` runs fresh processes side by side. `machine_lock` reserves the machine.
+`TaskRunner` gives tasks to a live run. `arm_run` runs settings in fresh processes. `pilot` plans a window from a first
+run. `placement` places a task at a step that all ranks reach. `recording` records traces. `switching` compares
+candidates within the live run. `lanes` runs fresh processes side by side. `machine_lock` reserves the machine.
 
 A live run uses `launch` for processes and records, and `probe` for samples. `measure.comparison` gives the verdicts.
 """

@@ -47,7 +47,7 @@ def run_settings(
         go_on: function that is called repeatedly during the run; an exception from it ends the run.
 
     Raises:
-        CommandFailed: the command ended with an error before that.
+        CommandFailed: the command ended with an error before the window was complete.
         CannotRunHere: the command ran no step or too few steps, or took longer than `limit_s`.
     """
     if run.caches == "cold":
@@ -90,7 +90,7 @@ def run_settings(
 
 
 def refuse_impossible(run: RunSpec, settings: Sequence[Setting], facts: Facts) -> None:
-    """Refuse, before anything runs, settings that `run_settings` would refuse.
+    """Refuse, before the command runs, settings that `run_settings` would refuse.
 
     Raises UsageError, CannotRunHere: of `environment.build`, `variants.variant`, `revision.find` and `facts_of_arm`.
     """

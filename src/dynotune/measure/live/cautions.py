@@ -54,7 +54,7 @@ def window_cautions(run: RunSpec, window: WindowPlan) -> list[str]:
 
 
 def cache_cautions(request: CompareRequest) -> list[str]:
-    """List cautions about caches that settings move: baseline and candidate then share them, and none is emptied."""
+    """List cautions about caches that settings move: baseline and candidate share these caches, without emptying."""
     of_arm = {arm: contents.named(request.arm(arm), request.run.cwd) for arm in ("baseline", "candidate")}
     shared = set(of_arm["baseline"].values()) & set(of_arm["candidate"].values())
     both = "Baseline and candidate share the caches in {}, so the second reuses what the first compiled."
@@ -70,7 +70,7 @@ def cache_cautions(request: CompareRequest) -> list[str]:
 
 
 def launch_cautions(request: CompareRequest, facts: Facts) -> list[str]:
-    """Describe baseline and candidate if they differ in more than settings of the program."""
+    """Describe baseline and candidate if these differ in more than settings of the program."""
     run, found = request.run, []
     for arm in ("baseline", "candidate"):
         settings = request.arm(arm)

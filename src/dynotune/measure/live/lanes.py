@@ -1,9 +1,9 @@
-"""Run fresh runs of a single-GPU program side by side in lanes, each with its own GPU and cores.
+"""Make runs of a single-GPU program side by side in lanes, each lane with its own GPU and cores.
 
-A lane is a GPU, identified by its UUID, with its share of the cores, nearest first; without a GPU it is a share of the
-cores only. A pair of runs stays in one lane, and so does a block of two pairs, ABBA or BAAB. A lane's speed cancels in
-the ratio within a pair, and its effect on the second run of a pair cancels within a block. So lanes enter as blocks and
-need no weights, and lanes of different speed do not cause wrong verdicts.
+A lane is a GPU, identified by its UUID, with a share of the cores, nearest cores first; without a GPU, a lane is only a
+share of the cores. A pair of runs stays in one lane, and so does a block of two pairs, ABBA or BAAB. A lane's speed
+cancels in the ratio within a pair, and a lane's effect on the second run of a pair cancels within a block. So lanes
+need no weights in the statistics, and lanes of different speed do not cause wrong verdicts.
 
 A lane with much longer steps than on the whole machine is still left out, whatever the cause: too few cores, a shared
 disk, a slower GPU. A setting's effect in such a lane says little to the user.
@@ -69,7 +69,7 @@ class Lane(NamedTuple):
     host: str = ""
 
     def of(self, run: RunSpec) -> RunSpec:
-        """Return the run as it is in this lane; its cores are those of the thread that starts it."""
+        """Return the run changed for this lane; the run gets the cores of the thread that starts the run."""
         return replace(run, env=run.env | {VISIBLE: self.gpu}) if self.gpu else run
 
     def cache_folder(self, folder: Path, run: RunSpec) -> Path:
@@ -94,7 +94,7 @@ WHOLE = Lane()
 
 
 def refuse_impossible(run: RunSpec, settings: Iterable[Setting]) -> None:
-    """Refuse, before anything runs, lanes that are impossible. `settings`: those of baseline and candidate.
+    """Refuse impossible lanes before the command runs. `settings`: settings of baseline and candidate.
 
     Raises UsageError: there are fewer GPUs or cores, or the runs must not be concurrent.
     """
@@ -115,9 +115,9 @@ def refuse_impossible(run: RunSpec, settings: Iterable[Setting]) -> None:
 
 
 def wanted(run: RunSpec, notes: Notes) -> list[Lane]:
-    """Return at most as many lanes as requested, with the cores near them; none to run one after another.
+    """Return at most the requested number of lanes, with cores near their GPUs; no lanes mean runs one after another.
 
-    Call it before dynotune runs anything: a GPU that is busy then, and stays busy, is left out.
+    Call `wanted` before dynotune runs the command: a GPU that is busy then, and stays busy, is left out.
     """
     if run.lanes == 1:
         return []
@@ -143,7 +143,7 @@ def _in_use(facts: Facts, place: int) -> tuple[float, float]:
 
 
 def idle(facts: Facts, num: int, visible: str, notes: Notes) -> list[Lane]:
-    """Return the GPUs among `num` that are idle and of the same model as the first idle one.
+    """Return the GPUs among `num` that are idle and of the same model as the first idle GPU.
 
     `facts`: result of `probe.gpu.facts`. `visible`: the user's `CUDA_VISIBLE_DEVICES`, to name GPUs without UUID.
     """
@@ -199,14 +199,14 @@ def room(run: RunSpec, alone: Outcome) -> int:
 
 
 class Stopped(Exception):
-    """Stop of a run whose result nobody needs any more."""
+    """Error: a run stops because nobody needs its result any more."""
 
 
 class SideBySide(AbstractContextManager["SideBySide"]):
     """Threads, one per lane. Leaving the `with` block ends all runs; the object can then be used again.
 
     The kernel keeps each thread's CPU affinity, and the command and the sampler that the thread starts inherit it. So
-    the sampler does not take the work of other lanes for interference.
+    the sampler of a lane does not count the work of other lanes as interference.
     """
 
     def __init__(self) -> None:
@@ -226,7 +226,7 @@ class SideBySide(AbstractContextManager["SideBySide"]):
         return self._threads[lane].submit(job)
 
     def go_on(self) -> None:
-        """Raise Stopped if nobody waits for the run any more."""
+        """Raise Stopped if nobody waits for the run's result any more."""
         if self._is_over.is_set():
             raise Stopped
 
@@ -240,8 +240,8 @@ class SideBySide(AbstractContextManager["SideBySide"]):
 class InOrder(Generic[T]):
     """Start pairs ahead, each in the lane of its block, and return them in the order in which they were drawn.
 
-    The duration of a pair depends on the value it measures. If the first to end were taken first, a look would judge
-    the quick ones among the started pairs, which is a biased selection.
+    The duration of a pair depends on the value that the pair measures. If pairs were taken in the order of their ends,
+    an interim look would judge only quick pairs, which are a biased selection.
 
     `job`: function that makes pair `number` (from 0) in a lane.
     """
@@ -251,7 +251,7 @@ class InOrder(Generic[T]):
         self._begun: dict[int, Future[T]] = {}
 
     def take(self, pair: int, num_pairs: int, most: float = math.inf) -> T | None:
-        """Wait for a pair; make it again if it was taken before. Return None if there is no time for it.
+        """Wait for a pair; make the pair again if it was taken before. Return None if no time is left for the pair.
 
         Args:
             num_pairs: start no pair from this number on.
@@ -270,7 +270,7 @@ class InOrder(Generic[T]):
 
 
 def numbers(num: int, runs: Iterable[str]) -> Iterator[int]:
-    """Count on from `num` and from the highest number of the run folders, since lanes end in another order."""
+    """Continue counting from `num` and the highest number of a run folder, since lanes end in another order."""
     known = (run.rpartition("/")[2].partition("-")[0] for run in runs)
     return itertools.count(1 + max([num, *(int(number) for number in known if number.isdecimal())]))
 
@@ -326,10 +326,10 @@ def alike(
 
 
 def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, tuple[float, float]]:
-    """Return by which share slow lanes exceed the fastest of all, and how much of it may be noise.
+    """Return by which share slow lanes exceed the fastest lane, and how much of that share may be noise.
 
-    A lane is slow if it exceeds both the noise and `TOLERATED`. `alone` may be slower than all: the first run reads a
-    cold disk.
+    A lane is slow if its excess is above the noise and above `TOLERATED`. `alone` may be slower than all lanes, since
+    the first run reads a cold disk.
     """
     paces = {lane: _pace(outcome) for lane, outcome in {WHOLE: alone, **together}.items()}
     best, best_se = min(paces.values())

@@ -28,8 +28,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         id: id of the run in its record.
         label: description of the run, such as `a run of the baseline`.
-        keep: folders that stay writable for real, such as caches.
-        revision: git's name of the revision that the command sees; None for its working tree.
+        keep: folders, such as caches, to which the command's writes go for real.
+        revision: git's name of the revision that the command sees; None for the present working tree.
         memory: whether to sample the memory of the process tree.
         samples: whether to sample the machine, from the launch or from the time the program has imported torch.
         ready_pattern: pattern of the output line that ends the run; None if steps end it.
@@ -123,7 +123,7 @@ def launch_plan(
 
 
 def _bytecode_folder() -> Path:
-    """Return the folder for bytecode of modules that have none, so that it is compiled once for all measured runs.
+    """Return the folder for bytecode of modules without bytecode, so that all measured runs compile each module once.
 
     A start of a GPT trainer on an H100 took 14.8 s without any bytecode, and 6.3 s with it.
     """

@@ -110,7 +110,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
 
     @property
     def is_over(self) -> bool:
-        """Tell whether the command has ended, by itself or because its time was up."""
+        """Tell whether the command has ended, by itself or at its time limit."""
         return self._ended_by is not None
 
     @property
@@ -121,7 +121,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         return stepping(self._all_records.update())
 
     def compiles(self) -> bool:
-        """Tell whether the program has begun to compile; before its first step, compiling is then all it does."""
+        """Tell whether the program has begun to compile; before the first step, the program then only compiles."""
         return any(record.last("compiles") for record in self._all_records.update())
 
     def sample(self) -> None:
@@ -130,7 +130,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
             self._samples = True
 
     def until(self, enough: Enough) -> bool:
-        """Wait until `enough(records)`; return False if the command ended or its time was up before."""
+        """Wait until `enough(records)`; return False if the command ended or reached its time limit before."""
         while not self.is_over:
             self._exit = self._launched.wait(POLL_S)
             if self._exit is not None:
@@ -210,7 +210,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         return self.save()
 
     def save(self) -> Outcome:
-        """Write the results so far; `run.json` then describes a run that goes on."""
+        """Write the results so far to `run.json`, which then describes a run that still goes on."""
         outcome = self.outcome()
         document.write(self.folder / "run.json", outcome.run)
         return outcome
@@ -272,7 +272,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
 
 
 class _Waiting:
-    """Test for `enough`: all ranks have reported on a task, or will not. `reason`: why they will not.
+    """Test for `enough`: all ranks have reported on a task, or will not report. `reason`: why ranks will not report.
 
     `is_enough`: the caller's own test, which ends the wait early.
     """
@@ -360,7 +360,7 @@ def run_once(launch: LaunchPlan, *, folder: Path, limit_s: float, enough: Enough
 
 
 def _energy(samples: Sequence[probe.Sample], processes: Sequence[Process]) -> probe.Energy | Unknown:
-    """Return the energy in the windows of all ranks together."""
+    """Return the energy (J) that GPUs used in the windows of all ranks together."""
     windows = [process.window for process in processes if process.window is not None]
     if not windows:
         return Unknown("no window was timed")
@@ -369,7 +369,7 @@ def _energy(samples: Sequence[probe.Sample], processes: Sequence[Process]) -> pr
 
 
 def _peak_tree_bytes(samples: Sequence[probe.Sample]) -> int | Unknown:
-    """Return the largest sampled value; the peak between samples may have been higher."""
+    """Return the largest sampled memory of the process tree; the peak between samples may have been higher."""
     found = [sample.tree_bytes for sample in samples if sample.tree_bytes is not None]
     known = [num_bytes for num_bytes in found if not isinstance(num_bytes, Unknown)]
     if known:
@@ -378,7 +378,7 @@ def _peak_tree_bytes(samples: Sequence[probe.Sample]) -> int | Unknown:
 
 
 def _outside(sampler: probe.Sampler, run: Run) -> probe.Interference | None:
-    """Return the disturbances from outside during the measurement; None if there is nothing to judge."""
+    """Return the disturbances from outside during the measurement; None if no interval was measured."""
     spans = [(process.window.begin_s, process.window.end_s) for process in run.processes if process.window is not None]
     # The steps of a trace take less time than the sampling interval, so the interval before them counts too.
     spans += [

@@ -43,7 +43,7 @@ def facts_of(run: RunSpec, candidate: Sequence[Setting] = ()) -> Facts:
 
 
 def check(settings: Sequence[Setting], facts: Facts, watcher: Watcher) -> None:
-    """Refuse settings that do not apply here, and warn of risky ones."""
+    """Refuse settings that do not apply on this machine, and warn of risky settings."""
     for setting in settings:
         knobs.check_applies(setting, facts)
         if caution := knobs.caution(setting, facts):
@@ -53,7 +53,7 @@ def check(settings: Sequence[Setting], facts: Facts, watcher: Watcher) -> None:
 def checked_facts(run: RunSpec, num_steps: int | None, watcher: Watcher) -> Facts:
     """Return facts of the target if settings need them, since importing the target's torch takes seconds.
 
-    Raises UsageError: a setting or number does not exist or does not fit the others.
+    Raises UsageError: a setting or number does not exist or does not fit the other settings.
     """
     for name, value in (("--steps", num_steps), ("--warmup", run.warmup_steps)):
         if value is not None and value < 1:
@@ -66,7 +66,7 @@ def checked_facts(run: RunSpec, num_steps: int | None, watcher: Watcher) -> Fact
 def facts_of_arm(run: RunSpec, settings: Sequence[Setting], facts: Facts) -> Facts:
     """Return `facts`, updated for another Python if `settings` name one that runs the command.
 
-    Raises UsageError, CannotRunHere: that Python does not exist, or has no torch.
+    Raises UsageError, CannotRunHere: the named Python does not exist, or has no torch.
     """
     python = next((one for one in settings if one.knob == "python"), None)
     if python is None or python in run.settings:
@@ -91,7 +91,7 @@ def _facts_of_target(run: RunSpec, settings: Sequence[Setting]) -> Facts:
 
 @functools.cache
 def _ask(python: str, cwd: Path, env: tuple[tuple[str, str], ...]) -> Facts:
-    """Ask once for all runs with these settings, because each question starts Python."""
+    """Ask the interpreter once for all runs with the same settings, because each question starts Python."""
     return probe.torch_build.ask(python, cwd, dict(env))
 
 
@@ -158,7 +158,7 @@ def machine_lock(run: RunSpec, watcher: Watcher) -> Iterator[None]:
 
 
 def _sweep(watcher: Watcher) -> None:
-    """End and remove the remains of an earlier killed run, so that they neither disturb nor fill the disk."""
+    """End and remove the remains of an earlier killed run, so that remains neither disturb nor fill the disk."""
     left = sweep()
     if left.num_processes or left.num_bytes:
         watcher.say(

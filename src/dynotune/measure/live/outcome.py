@@ -60,7 +60,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def without_steps(self) -> Outcome:
-        """Return the outcome without its steps, which would fill memory if outcomes of fast programs were kept."""
+        """Return the outcome without steps, which would fill memory if outcomes of fast programs were kept."""
         return msgspec.structs.replace(self, records=[], all_records=[])
 
     @property
@@ -105,7 +105,7 @@ def stepping(records: Sequence[Record]) -> list[Record]:
 def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
     """Raise an error if a run gave nothing: a full disk, a failed command, a timeout, or no step at all.
 
-    Raises CommandFailed, CannotRunHere: for one of these reasons.
+    Raises CommandFailed, CannotRunHere: the run gave nothing, for one of the named reasons.
     """
     run, lines = outcome.run, last_lines(outcome.folder, NUM_LAST_LINES)
     if not has_room(outcome.folder):
@@ -137,7 +137,7 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
 
 
 def _of_memory(outcome: Outcome, lines: Sequence[str]) -> str:
-    """Report that device memory ran out and what held it; "" if that is not the cause."""
+    """Report that device memory ran out, and the use of the memory; "" if the run failed for another cause."""
     if said := next((one.out_of_memory for one in outcome.run.processes if one.out_of_memory), ""):
         return said
     steps = outcome.records[0].steps if outcome.records else []

@@ -1,4 +1,4 @@
-"""Make one untimed run of baseline and candidate to warm their caches, and plan the window from it."""
+"""Make one untimed run each of baseline and candidate to warm caches, and plan the window from these pilots."""
 
 import itertools
 import math
@@ -46,9 +46,9 @@ class WindowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The window of every run of a comparison.
 
     Args:
-        start_s: seconds from launch to the window, in the slowest of the planning runs; `step_s`: of the slowest step.
+        start_s: seconds from launch to the window, in the slowest planning run; `step_s`: seconds of the slowest step.
         steady: false if a pilot had not become steady.
-        whole_epochs: number of the loader's epochs in the window; 0 if it is shorter than one, or epochs are unknown.
+        whole_epochs: number of the loader's epochs in the window; 0 if the window is shorter, or epochs are unknown.
         num_steps: 0 if a run ends with its first step and no steps are timed.
     """
 
@@ -111,7 +111,7 @@ class Steadiness:
 
 
 class UntilStep:
-    """Wait for `enough` steps; if none comes for a while, explain once how to name a step.
+    """Wait for `enough` steps; if no step comes for a while, explain once how to name a step.
 
     `compiles`: tells whether the program has begun to compile, which may take minutes before the first step.
     """
@@ -143,8 +143,8 @@ class UntilStep:
 class FirstStep:
     """Test whether a run has ended its first step, which is the step found by the pilot of the same settings.
 
-    Cycles before the training (inspecting data, evaluating) look like steps at first. So the run goes on until it has
-    found the pilot's step, or has run as many steps.
+    Cycles before the training (inspecting data, evaluating) look like steps at first. So the run continues until the
+    pilot's step is found, or as many steps as in the pilot have run.
     """
 
     def __init__(self, pilot: Outcome) -> None:
@@ -171,12 +171,12 @@ def steady_steps(record: Record) -> int | None:
 
 
 def lane_of(pair: int, num_lanes: int) -> int:
-    """Return the index (from 0) of the lane that has the pair; both pairs of a block have the same lane."""
+    """Return the index (from 0) of the lane that runs the pair; both pairs of a block run in the same lane."""
     return pair // 2 % num_lanes
 
 
 def most_in_a_lane(num_pairs: int, num_lanes: int) -> int:
-    """Return the first lane's number of pairs, which is the largest, so it determines the total time."""
+    """Return the first lane's number of pairs, which is the largest number and so determines the total time."""
     return sum(lane_of(pair, num_lanes) == 0 for pair in range(num_pairs))
 
 
@@ -195,7 +195,7 @@ def plan(
     `cold_kept`: as for `plan_window`; None for the usual value with the caches of `request`.
 
     Raises:
-        CannotRunHere: as for `plan_window`, or the window is too short to show anything.
+        CannotRunHere: as for `plan_window`, or the window is too short to show a difference.
         UsageError: the time left is too short for a comparison that could find a difference.
     """
     if cold_kept is None:
@@ -241,8 +241,8 @@ def plan_window(
     """Plan the window for all runs, from one pilot for each set of settings.
 
     Args:
-        num_telling: number of first pilots that estimate the noise, the start time and so the window; None for all.
-            Further candidates differ for other reasons than noise, and start with cold caches.
+        num_telling: number of first pilots from which noise, start time and so the window are estimated; None for all.
+            The pilots of further candidates differ by more than noise, and start with cold caches.
         of_start: share of the shortest start time that the window must reach, if the budget allows it.
         cold_kept: share of the pilots' compile time that is planned for later runs.
 
@@ -291,9 +291,9 @@ def plan_window(
 
 
 def steps_from(warmup: int, record: Record) -> list[float]:
-    """Return times of the steps after warm-up, or the last ones if few; none after a window has ended.
+    """Return times of the steps after warm-up, or of the last steps if few; no steps after a window's end.
 
-    The device was synchronised there, and the host then runs ahead of it, so steps are not representative for a while.
+    After a window's end, where the device was synchronised, the host runs ahead, so steps are unusual for a while.
     """
     window, times = record.last("window"), record.step_s
     if window and (end := window["first_step"] + window["num_steps"]) >= MIN_WINDOW_STEPS:
@@ -308,7 +308,7 @@ def _timed_step_s(record: Record) -> float:
 
 
 def _warmup(run: RunSpec, records: Sequence[Record], found: Sequence[int | None], most: int | None) -> int:
-    """Return the steps before the window, so many that every run has found the step when the window begins."""
+    """Return the number of steps before the window; by the window's begin, every run must have found its step."""
     fixed = max(num_steps_to_find(record) for record in records)
     if run.warmup_steps is not None:
         return max(run.warmup_steps, fixed + 1)
@@ -332,14 +332,14 @@ def _refuse_too_few(run: RunSpec, most: int, warmup: int, *, is_cut_off: bool) -
 
 
 def fewest_steps(run: RunSpec, step_s: float) -> int:
-    """Return the fewest steps that the objective needs, if the program runs so many."""
+    """Return the smallest number of steps that the objective needs, if the program runs so many."""
     if run.objective == "latency-p99":
         return FEW_P99_STEPS
     return math.ceil(ENERGY_WINDOW_S / step_s) if run.objective == "energy" else 0
 
 
 def _first_step_only(pilots: Sequence[Outcome]) -> WindowPlan:
-    """Plan runs that end with their first step, which is recognised a few steps later when the cycle is found."""
+    """Plan runs that end with the first step, which is recognised a few steps later, with the cycle of events."""
     ends_s = []
     for pilot in pilots:
         record = pilot.records[0]
@@ -404,7 +404,7 @@ def found_warm(pilot: Outcome, other: Outcome, *, is_first: bool) -> Outcome | N
     """Return the best case of a later run with caches filled by the pilot; None if nothing changes.
 
     Compile time before the first step is not visible, nor is the very first run's reading from a cold disk. The sum of
-    both is at most the time by which the pilot reached that step later than the `other` one.
+    compile time and reading is at most the time by which the pilot reached that step later than the `other` pilot.
     """
     compiling, later_s = _compiling(pilot.records[0]), 0.0
     if is_first or 0 in compiling:
@@ -418,7 +418,7 @@ def _before_steps_s(pilot: Outcome) -> float:
 
 
 def compiled_s(pilot: Outcome, num_steps: int | None = None) -> float:
-    """Return by how many seconds compiling lengthened its first `num_steps` steps (None: all steps)."""
+    """Return by how many seconds compiling lengthened the pilot's first `num_steps` steps (None: all steps)."""
     record = pilot.records[0]
     compiling = [record.step_s[index] for index in _compiling(record) if num_steps is None or index < num_steps]
     usual_s = statistics.median(record.step_s) if compiling else 0.0
@@ -431,7 +431,7 @@ def compiles(pilot: Outcome) -> bool:
 
 
 def _compiling(record: Record) -> list[int]:
-    """List the steps that compiled something, and any early ones that were not checked for compiling."""
+    """List the steps that compiled something, and any early steps that were not checked for compiling."""
     flagged = [index for index, step in enumerate(record.steps) if step.flags & COMPILED]
     asked_from = min((int(cycle.get("num_steps", 0)) for cycle in record.events.get("cycle", ())), default=0)
     return [*(range(flagged[0]) if flagged and flagged[0] <= asked_from else ()), *flagged]

@@ -45,7 +45,7 @@ def is_steady(record: Record, warmup_steps: int | None) -> bool | None:
 
 
 def recording_from_now(records: Sequence[Record], request: RecordRequest) -> RecordTrace:
-    """Place the recording a few steps ahead, at the same step in all ranks, within an epoch if its length is known."""
+    """Place the recording a few steps ahead, at the same step in all ranks, within an epoch of known length."""
     step_s = recent_step_s(records[0])
     num_steps = _num_steps(request, step_s, FEWEST_STEPS if len(records) == 1 else RANKS_STEPS)
     # The first recorded step follows the step in which the profiler gets ready.
@@ -54,13 +54,13 @@ def recording_from_now(records: Sequence[Record], request: RecordRequest) -> Rec
 
 
 def earliest(records: Sequence[Record]) -> int:
-    """Return the first step that all ranks can learn of in time."""
+    """Return the first step at which all ranks can have received the order to record."""
     tell_s = TELL_S if len(records) == 1 else TELL_RANKS_S
     return max(len(record.steps) for record in records) + max(ROOM_STEPS, math.ceil(tell_s / recent_step_s(records[0])))
 
 
 def past_epoch_begin(record: Record, step: int, num_steps: int) -> int:
-    """Return `step`, or the next step whose `num_steps` contain no begin of an epoch, if its length is known."""
+    """Return `step`, or the next step whose `num_steps` contain no begin of an epoch, if epochs have known length."""
     length = epoch_steps([record])
     if length is None or num_steps + 1 >= length:
         return step
@@ -72,7 +72,7 @@ def past_epoch_begin(record: Record, step: int, num_steps: int) -> int:
 def recording_within(record: Record, request: RecordRequest) -> RecordTrace:
     """Place the recording of a command that runs no more steps than `record` has.
 
-    Raises CannotRunHere: the command has too few steps for it.
+    Raises CannotRunHere: the command has too few steps for a recording.
     """
     num, first = len(record.steps), num_steps_to_find(record) + ROOM_STEPS
     # The profiler needs one step to get ready, and one step is spare, since two runs may differ by one.
@@ -96,7 +96,7 @@ def _trace(request: RecordRequest, at_step: int, num_steps: int) -> RecordTrace:
 
 
 def _num_steps(request: RecordRequest, step_s: float, wanted: int = FEWEST_STEPS) -> int:
-    """Return as many steps as fit, and at least `wanted` if they take no longer to record than usual without stacks."""
+    """Return how many steps fit, and at least `wanted` if recording takes no longer than usual without stacks."""
     fits = int((RECORDED_WITH_STACKS_S if request.stacks else RECORDED_S) / step_s)
     return request.num_steps or min(MOST_STEPS, max(FEWEST_STEPS, fits, min(wanted, int(RECORDED_S / step_s))))
 

@@ -46,7 +46,7 @@ class ReadyOn:
         self.ready_s: float | None = None
 
     def __call__(self, *, ended: bool = False) -> bool:
-        """Tell whether the program is ready. `ended`: no more output comes, so a last line without line end counts."""
+        """Tell whether the program is ready. `ended`: the output has ended, so a last line without line end counts."""
         for path in self._files:
             if self.ready_s is None and self._has_match(path, ended):
                 self.ready_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Record a trace of a command: wait until its steps are steady, record a few of them, and end the command."""
+"""Record a trace of a command: wait until the steps are steady, record a few steps, and end the command."""
 
 import statistics
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         folder: run folder.
         traces: trace files in the folder, one per rank, in order of ranks.
         notes: cautions for reading the traces.
-        slowed: time of a recorded step over that of a step before, for the rank that was slowed least; None if unknown.
+        slowed: time of a recorded step over the time of an earlier step, for the rank slowed least; None if unknown.
     """
 
     folder: Path
@@ -42,9 +42,9 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record(request: RecordRequest, watcher: Watcher) -> Recording:
-    """Run the command, in a copy-on-write view of its folder if possible, and record a few of its steps.
+    """Run the command, in a copy-on-write view of its folder if possible, and record a few steps.
 
-    A command that ends before its steps are known to be steady is run again, now that their number is known.
+    A command that ends before its steps are known to be steady is run again, since the number of steps is then known.
 
     Raises:
         UsageError: a setting or number does not exist or does not fit the others.
@@ -67,14 +67,14 @@ def record(request: RecordRequest, watcher: Watcher) -> Recording:
 
 
 class Recorder:
-    """Record traces in a live run, one after another, with cautions about the last."""
+    """Record traces in a live run, one after another, with cautions about the last trace."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner
         self._answer = Answer()
 
     def record(self, request: RecordRequest) -> list[Path] | None:
-        """Record the trace of each rank, in order of ranks; None without any.
+        """Record the trace of each rank, in order of ranks; None without a trace.
 
         Raises CannotRunHere: the command runs too few steps.
         """
@@ -101,7 +101,7 @@ class Recorder:
         )
 
     def _traces(self, outcome: Outcome) -> list[tuple[Process, RecordedTrace]]:
-        """Return the trace of each rank that the last answer refers to."""
+        """Return the trace of each rank, as named in the last answer."""
         names = {str(event["file"]) for event in self._answer.events}
         pids = {record.pid for record in outcome.records}
         stepping = [process for process in outcome.run.processes if process.pid in pids and process.num_steps]
@@ -109,7 +109,7 @@ class Recorder:
         return [(process, trace) for process in ranks for trace in process.traces if trace.file in names]
 
     def no_trace(self) -> Exception:
-        """Build the error for a missing trace; raise another one if the run itself failed."""
+        """Build the error for a missing trace; raise another error if the run itself failed."""
         runner, reason = self._runner, self._answer.reason
         outcome = runner.outcome()
         assert runner.launch is not None
@@ -166,7 +166,7 @@ def _notes_on(process: Process, trace: RecordedTrace) -> list[str]:
 
 
 def _slowed(trace: RecordedTrace) -> float | None:
-    """Return the time of a recorded step over that of a step before it."""
+    """Return the time of a recorded step divided by the time of a step before."""
     if not trace.median_step_s or not trace.median_before_s:
         return None
     return trace.median_step_s / trace.median_before_s

@@ -70,7 +70,7 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """Two stretches with the candidate (by its index) and two without, in `order`, where A stands for without.
+    """Two stretches with the candidate (given by its index) and two without, in `order`, where A means without.
 
     `begin_s`, `end_s`: of the whole block, including steps that are not counted; CLOCK_MONOTONIC.
     """
@@ -89,15 +89,15 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of candidates that were switched.
+    """Results of candidates that were switched on and off in one run.
 
     Args:
         blocks: blocks of each candidate, by its key.
         given_up: keys of candidates without an estimate, with the reason.
         blamed: for a candidate in which a call failed, the knobs without which it succeeded.
         unsuited: for a candidate that was given up, the knobs that cannot be switched in this program.
-        results: for each candidate, results of calls without it and with it; events of the agent.
-        reason: why the run ended before all candidates had all their blocks; empty if they had.
+        results: for each candidate, results of calls without and with the candidate; events of the agent.
+        reason: why the run ended before all candidates had all their blocks; empty if no block is missing.
         ran_out: whether the program ended by itself before all candidates had all their blocks.
         stretch_steps: steps in each stretch; 0 if no stretch began.
         wall_s: duration of all runs, starts included.
@@ -147,7 +147,7 @@ def switch_arms(
     This function does not lock the machine; the caller must have reserved it.
 
     Args:
-        left_s: seconds for everything; at the end, the results so far are returned.
+        left_s: seconds for all blocks; when these are over, the results so far are returned.
         folder: folder in which run folders are made.
         facts: facts of machine and target.
         cache_folder: folder of compilers' caches; by default that of the request's environment.
@@ -160,7 +160,7 @@ def switch_arms(
         goes_on: keep the runner's live run afterwards, for further tasks.
         enough: function that gets the blocks so far, by the candidates' keys, and tells whether they are enough.
 
-    Raises CannotRunHere: the cause is the machine, not a candidate: no folder can be made, the command cannot start.
+    Raises CannotRunHere: no folder can be made, or the command cannot start, whatever the candidate.
     """
     began_s = time.monotonic()
     given_up = {arm.key: reason for arm in arms if (reason := _why_not(arm))}
@@ -264,7 +264,7 @@ def _unit_s(stretches: Sequence[Stretch], *, by_sample: bool) -> float:
 
 
 def why_left_behind(blocks: Sequence[Block]) -> str:
-    """Return why the baseline changed after the candidate was switched off; empty if it did not.
+    """Return why the baseline changed after the candidate was switched off; empty if the baseline did not change.
 
     In a block ABBA, one stretch of the baseline comes before the candidate and one after it.
     """
@@ -362,7 +362,7 @@ def _in_turns(
 
 
 def _said(record: Record, keys: Sequence[str], before: Mapping[str, int]) -> SwitchedArms:
-    """Return the agent's reports so far on a task's candidates; a damaged part of a record is ignored.
+    """Return the agent's reports so far on a task's candidates; damaged events of a record are ignored.
 
     `before`: for each kind of event, the number of events that belong to earlier tasks.
     """
@@ -390,7 +390,7 @@ def _key(event: Mapping[str, Any], keys: Sequence[str]) -> str | None:
 
 
 def _stretch_steps(records: Sequence[Record], stretch_s: float, arms: Sequence[Arm]) -> int:
-    """Return the steps of a stretch that is long enough to time, with whole epochs if they are short.
+    """Return the number of steps of a stretch that is long enough to time, with whole epochs if epochs are short.
 
     Workers make batches concurrently, so batches come in groups; a stretch contains one batch of each worker.
     """
@@ -403,7 +403,7 @@ def _stretch_steps(records: Sequence[Record], stretch_s: float, arms: Sequence[A
 
 
 def _block(event: dict[str, Any]) -> Block | None:
-    """Return the block; None if the event is incomplete."""
+    """Return the block that the agent's event describes; None if the event is incomplete."""
     try:
         block = document.convert(event, Block)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Have a command carry out tasks in one live run, and start it again only if it ended too early."""
+"""Have a command carry out tasks in one live run, and start the command again only if it ended too early."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ Within = Callable[[Record], Task]
 
 
 class TaskRunner(AbstractContextManager["TaskRunner"]):
-    """Live runs of one command in sequence, usually just one. Leaving the `with` block ends the last.
+    """Live runs of one command in sequence, usually a single run. Leaving the `with` block ends the last run.
 
     Args:
         run: how to run the command. `run.warmup_steps` are the fewest before the first task; None waits for steady
@@ -65,11 +65,11 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
 
     @property
     def goes_on(self) -> bool:
-        """Tell whether there is a live run that can take a further task."""
+        """Tell whether a live run goes on that can take a further task."""
         return self.live is not None and not self.live.is_over
 
     def makes_steps(self) -> bool:
-        """Tell whether a step ends within the time of several steps; while compiling, none may end for minutes."""
+        """Tell whether a step ends within the time of several steps; while compiling, no step may end for minutes."""
         assert self.live is not None
         records = self.live.records()
         if not records or not records[0].steps:
@@ -110,10 +110,10 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         Args:
             place, within: functions that make the task, for steady steps and for a command that is known to be short.
             what: the verb for the task's effect on steps, such as `timed`.
-            limit_s: time limit (s) of the task; None for that of the live run.
+            limit_s: time limit (s) of the task; None for the time limit of the live run.
             enough: as for `LiveRun.do`.
 
-        Raises CannotRunHere: as `within` does, or because of the machine.
+        Raises CannotRunHere: as `within` does, or for reasons of the machine.
         """
         live = self.live or self.start()
         if not live.is_over and not self._is_known_steady:
@@ -153,7 +153,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
 
 
 class _Steady:
-    """Test for `enough`: the steps are steady, or will never be."""
+    """Test for `enough`: the steps are steady, or will never be steady."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner, self._next_look = runner, 1

@@ -30,8 +30,8 @@ def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int |
     """Return the index of the first steady step by MSER-5, or None while that is unknown.
 
     The result is None with less than 30 steps after the last event, and if the best cut lies in the second half of
-    them, because the run is still settling. If steps are alike from early on, the criterion is flat and cuts anywhere;
-    so steps before the cut that resemble those after it count as steady too.
+    these steps, because the run is still settling. If steps are alike from early on, the criterion is flat and cuts
+    anywhere; so steps before the cut that resemble the steps after the cut count as steady too.
 
     Args:
         step_s: time of each step since the start of the process, in seconds.
@@ -55,10 +55,10 @@ def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int |
 
 
 def _first_alike(means: Sequence[float], cut: int) -> int:
-    """Return the first batch before the cut that, with all later ones up to the cut, lies where those after it do.
+    """Return the first batch of steps from which on all batches before the cut resemble the batches after the cut.
 
     Neighbours in the second half, after the start has faded, show how much batches differ. If batches two apart are far
-    more alike, these are used instead, because an effect in every other batch is not noise.
+    more alike, their differences are used instead, because an effect in every other batch is not noise.
     """
     tail, late = means[cut:], means[min(cut, len(means) // 2) :]
     middle = statistics.median(tail)
@@ -93,7 +93,7 @@ def window_length(
 
     Args:
         arms: for baseline and candidate, the steady step times (s) of each pilot run; at least 10 steps.
-        start_s: seconds from launch to the first steady step, of the slower one.
+        start_s: seconds from launch to the first steady step, of the slower of baseline and candidate.
         budget_s: seconds for all `num_runs` runs together.
 
     Raises:

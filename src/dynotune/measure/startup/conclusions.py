@@ -86,7 +86,7 @@ def _compiled(startup: Startup) -> list[str]:
 
 
 def by_difference_s(startup: Startup) -> float | None:
-    """Return the seconds that the driver's compiling costs a cold start; None if it compiled nothing or if unknown.
+    """Return the seconds that the driver's compiling adds to a cold start; None if nothing was compiled or if unknown.
 
     The cost is the difference between a cold and a warm start, without torch.compile.
     """
@@ -110,14 +110,14 @@ def _own_of(startup: Startup, name: CacheName) -> Cache | None:
 
 
 def _kernels_bytes(startup: Startup) -> int:
-    """Return the bytes that the driver's cache must have room for: those a cold start left, or a warm cache has."""
+    """Return the size (bytes) that the driver's cache needs: the size that a cold start left, or a warm cache has."""
     left = [start.added_bytes("cuda") for start in startup.starts("cold")]
     held = [start.held.get("cuda", 0) for start in startup.starts("warm")]
     return max([*left, *held], default=0)
 
 
 def _is_too_small(cache: Cache, needed: int, startup: Startup) -> bool:
-    """Tell whether the limit of the driver's cache is below twice the need, or the driver kept nothing at all."""
+    """Tell whether the driver's cache is limited to less than twice the needed size, or the driver kept no code."""
     limit = cache.limit_bytes if isinstance(cache.limit_bytes, int) else policy.SURELY_KEPT_BYTES
     # Without a GPU, no driver compiles or keeps anything.
     return needed > limit / 2 if needed else limit < policy.SURELY_KEPT_BYTES and startup.facts.get("gpu.count") != 0
@@ -160,7 +160,7 @@ def _own(startup: Startup) -> list[str]:
 
 
 def _left(startup: Startup) -> list[str]:
-    """Describe the part of a start that no cache saves."""
+    """Describe the part of a start's time that no cache saves."""
     warm = startup.starts("warm")
     values = sorted(start.value_s for start in warm)
     if not values:
@@ -175,7 +175,7 @@ def _left(startup: Startup) -> list[str]:
 
 
 def _why_lost(cache: Cache | None) -> str:
-    """Return why the present place keeps nothing; empty if it keeps files."""
+    """Return why the caches' present place keeps no files; empty if the place keeps files."""
     if cache is None or (cache.writable is True and cache.lasts is True):
         return ""
     if cache.writable is False:
@@ -184,7 +184,7 @@ def _why_lost(cache: Cache | None) -> str:
 
 
 def to_set(startup: Startup) -> dict[str, str]:
-    """Return variables worth setting, with reasons; a value that stands for a user's folder starts with `/path`."""
+    """Return variables worth setting, with reasons; a placeholder for a folder of the user's starts with `/path`."""
     found: dict[str, str] = {}
     left = {growth.name for start in startup.starts("cold") for growth in start.added if growth.size_bytes}
     cuda, inductor = _own_of(startup, "cuda"), _own_of(startup, "inductor")

@@ -23,7 +23,7 @@ LEAST_LAUNCHER_S = 0.02
 
 
 def split(spans: Iterable[Span], begin_s: float, end_s: float) -> dict[Phase, float]:
-    """Divide the time from `begin_s` to `end_s`: each moment belongs to the span around it that began last.
+    """Divide the time from `begin_s` to `end_s`: each instant belongs to the latest-begun span around the instant.
 
     Spans may nest, overlap, repeat, and extend beyond the ends; time outside all spans is `other`.
 
@@ -51,7 +51,7 @@ def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float
     """Return the phases from launch to `end_s`, of the process that ran the first step or printed the awaited line.
 
     Returns:
-        All phases in order, in seconds; 0 if a phase was observed and did not occur. Known ones sum to `end_s -
+        All phases in order, in seconds; 0 if a phase was observed and did not occur. Known phases sum to `end_s -
         launched_s`.
     """
     begun_s = next((span.begin_s for span in _recorded(record) if span.phase == "agent"), None)
@@ -69,12 +69,12 @@ def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float
 
 
 def unknown(reason: str) -> dict[Phase, float | Unknown]:
-    """Return all phases as unknown, for a start that nothing recorded."""
+    """Return all phases as unknown, for a start of which nothing was recorded."""
     return dict.fromkeys(PHASES, Unknown(reason))
 
 
 def imports(record: Record) -> list[tuple[str, float]]:
-    """Return the longest imports, with the imports inside them."""
+    """Return the longest imports, each with the imports that it contains."""
     took: dict[str, float] = {}
     for span in _recorded(record):
         if span.name:
@@ -83,7 +83,7 @@ def imports(record: Record) -> list[tuple[str, float]]:
 
 
 def compiled(record: Record) -> Compiled | None:
-    """Return the counts of torch.compile; None if it compiled nothing or does not count."""
+    """Return the counts of torch.compile; None if nothing was compiled or torch does not count."""
     last = record.last("compiled") or {}
     counts, threads = last.get("counts"), last.get("compile_threads")
     if not isinstance(counts, dict):
@@ -118,7 +118,7 @@ def _spans(record: Record) -> list[Span]:
 
 
 def _before(record: Record, launched_s: float, begun_s: float) -> list[Span]:
-    """Return the time before the agent's first line: before the process began, and in the interpreter."""
+    """Return the times before the agent's first line: before the process began, and in the interpreter."""
     started_s = (record.last("starting_process") or {}).get("started_s")
     if isinstance(started_s, int | float) and launched_s + LEAST_LAUNCHER_S < started_s < begun_s:
         return [Span("launcher", launched_s, started_s), Span("interpreter", started_s, begun_s)]

@@ -1,4 +1,4 @@
-"""Make one start of a command with caches cold, warm or off, and report what it left in the caches."""
+"""Make one start of a command with caches cold, warm or off, and report the data that the start left in the caches."""
 
 import contextlib
 import shutil
@@ -89,10 +89,10 @@ def run_start(
 
     Args:
         places: folders of the caches, including those of other states.
-        clear: empty the caches before.
+        clear: whether to empty the caches before the start.
 
     Raises:
-        CommandFailed: the command ended with an error before that, or without the line.
+        CommandFailed: the command ended with an error before its first step, or without the awaited line.
         CannotRunHere: the command ran no step, or took longer than `limit_s`.
     """
     if clear:
@@ -184,7 +184,7 @@ def _main(outcome: Outcome) -> Record | None:
 
 
 def _until_steady(record: Record) -> tuple[float | Unknown, float | None]:
-    """Return the seconds from the first step's end to steady steps, and by how much those steps exceed steady ones.
+    """Return the seconds from the first step's end to steady steps, and the excess of these steps over steady steps.
 
     The excess leaves out steps in which something was compiled.
     """

@@ -1,4 +1,4 @@
-"""Time a command's starts with caches cold, warm and off, in blocks of one start of each, and judge them."""
+"""Time and judge a command's starts with caches cold, warm and off, in blocks of one start of each kind."""
 
 import math
 import random
@@ -43,7 +43,7 @@ class StartWatcher(Watcher, Protocol):
 
 
 def orders(num_blocks: int, seed: int) -> list[tuple[Arm, ...]]:
-    """Return the order of starts in each block: drawn for every two blocks, and reversed in the second one.
+    """Return the order of starts in each block: drawn for every two blocks, and reversed in the second block.
 
     Of any two states of the caches, each comes first equally often after every even number of blocks. A longer list
     begins with every shorter list of the same seed; a void block is repeated in its own order.
@@ -57,7 +57,7 @@ def orders(num_blocks: int, seed: int) -> list[tuple[Arm, ...]]:
 
 
 def pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
-    """Return pairs with these starts as the baseline and warm starts as the candidate."""
+    """Return pairs with starts of cache state `arm` as the baseline and warm starts as the candidate."""
     found = []
     for block in blocks:
         base, warm = block.of(arm), block.of("warm")
@@ -93,9 +93,9 @@ def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
     """Time the starts of `request`. Write every finished block to disk before the next begins.
 
     Raises:
-        UsageError, CannotRunHere: raised by runs; nothing of the user's is changed.
+        UsageError, CannotRunHere: a run was impossible; no file of the user's is changed.
         CommandFailed: the command failed, or ended before it was ready.
-        Interrupted: the user interrupted it; `resume` continues.
+        Interrupted: the user interrupted the starts; `resume` continues.
     """
     judge([], margin=request.margin, max_pairs=request.max_blocks)  # raises UsageError for a number out of range
     run = request.run
@@ -163,7 +163,7 @@ class _Attempt:
     # Pilots
 
     def _pilots(self) -> None:
-        """Run the pilots: a cold start fills the warm caches; warm ones until one adds nothing; one with caches off."""
+        """Run the pilots: a cold start fills the caches; warm starts until no file is added; one without caches."""
         limit = limit_s(self._request.run, None)
         cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         cold, outcome = self._pilot("cold", "pilot-cold", limit, Steadiness(self._request.run))
@@ -210,7 +210,7 @@ class _Attempt:
         )
 
     def _affordable(self, block_s: float) -> int:
-        """Return the number of blocks that the budget allows. Raises UsageError: the budget allows no answer."""
+        """Return the number of blocks that the budget allows. Raises UsageError: the budget allows too few blocks."""
         most, left_s = self._request.max_blocks, self._left_s()
         if left_s is None:
             return most

@@ -32,7 +32,7 @@ class WarmRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A command whose caches are to be filled.
 
     Args:
-        run: its `env` has the variables of `--caches DIR`; with `run_to_end`, every run continues to its own end.
+        run: run whose `env` has the variables of `--caches DIR`; with `run_to_end`, every run continues to its own end.
         max_runs: number of runs; the last of them must add nothing.
         variables: variables of `--caches DIR`, for the answer.
     """
@@ -95,7 +95,7 @@ def warm(request: WarmRequest, watcher: Watcher) -> Warmed:
 
 
 def _run(request: WarmRequest, found: Sequence[Place], folder: Path, number: int) -> tuple[Outcome, float | None]:
-    """Run once; return the seconds until the program was ready: to its first step, or to the awaited line of output."""
+    """Run the command once; return the seconds to the program's first step, or to the awaited line of output."""
     run = request.run
     plan = launch_plan(
         run,
@@ -160,7 +160,7 @@ def _refuse(outcome: Outcome, launch: LaunchPlan, limit_s: float, spec: RunSpec,
 
 
 def _make_kept(found: Sequence[Place], cwd: Path) -> None:
-    """Create a cache in the working folder, or the copy-on-write view of the folder would discard what is written."""
+    """Create a cache in the working folder, since a copy-on-write view would discard a cache that a run creates."""
     for place in found:
         if isinstance(place.path, Path) and place.path.resolve().is_relative_to(cwd.resolve()) and not place.off:
             with contextlib.suppress(OSError):

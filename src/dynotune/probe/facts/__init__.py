@@ -1,4 +1,4 @@
-"""Facts of machine, environment and torch.
+"""Collect facts of machine, environment and torch.
 
 `dynotune.probe` offers the modules that most callers need. This package also offers mounts, and the kernel's count of
 processes killed for lack of memory.

@@ -1,4 +1,4 @@
-"""Report the environment variables that PyTorch, CUDA and lower layers read, why they matter, and who set them."""
+"""Report the environment variables that PyTorch, CUDA and lower layers read, why a variable matters, and who set it."""
 
 import re
 import tomllib
@@ -46,9 +46,9 @@ def reported(env: Iterable[str]) -> list[str]:
 def origins(env: Mapping[str, str], pid: int, root: Path = Path("/")) -> Facts:
     """Return facts `env_from.NAME`: the oldest process above `pid` that started with the variable's present value.
 
-    A process's `/proc/PID/environ` has the variables it started with, not those it set later. A variable that no
-    process started with was set by the shell that started `pid`, or later. `or before` means that a process above may
-    have had it too, but belongs to another user.
+    A process's `/proc/PID/environ` has the variables that the process started with, not variables set later. A variable
+    that no process started with was set by the shell that started `pid`, or later. `or before` means that a process
+    further up may have had the variable too, but belongs to another user.
 
     `env`: environment that the command will have; variables as for `facts`. `pid`: process that will start the command.
     """

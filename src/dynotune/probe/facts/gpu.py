@@ -58,9 +58,9 @@ NAMES = ("gpu.count", "gpu.driver", "gpu.cuda_driver", "gpu.pids_comparable", *(
 
 
 def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"), root: Path = Path("/")) -> Facts:
-    """Return facts `gpu.*`: those of `nvml.facts` and the present state; further visible GPUs as `gpu1.*`, ….
+    """Return facts `gpu.*`: the facts of `nvml.facts` and the present state; further visible GPUs as `gpu1.*`, ….
 
-    An idle GPU slows down its link and clocks, so these facts describe the present moment, not the GPU's capability.
+    An idle GPU slows down its link and clocks, so the facts describe the present state, not the GPU's capability.
 
     `env`: environment that the command will have.
     """
@@ -157,12 +157,12 @@ SWITCH = 2
 
 
 def topology(nvml: Any, indices: Sequence[int]) -> list[int | str]:
-    """Return one line per pair, as `nvidia-smi topo -m` does: `0-1 NV18`. The numbers are positions in `indices`.
+    """Return a line per pair of GPUs, as `nvidia-smi topo -m` does: `0-1 NV18`. Numbers are positions in `indices`.
 
     `NV18` means 18 NVLinks, `PIX` one PCIe switch, `PXB` several PCIe switches, `PHB` the processor's host bridge,
     `NODE` one memory node, and `SYS` the link between processors.
 
-    Raises NVMLError: NVML does not report it.
+    Raises NVMLError: NVML does not report the topology.
     """
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in indices]
     links = [_links(nvml, handle) for handle in handles]

@@ -40,7 +40,7 @@ def cores(cpus: Collection[int], root: Path = Path("/")) -> list[list[int]]:
 
 @or_unknown()
 def num_cores(num_cpus: int, quota: float | Unknown | None) -> int:
-    """Count the whole cores usable at the same time: those of the affinity, limited by the quota, at least one."""
+    """Count the whole cores usable at the same time: the affinity's cores, limited by the quota, at least one core."""
     cores = needed(quota)
     return num_cpus if cores is None else max(1, min(num_cpus, int(cores)))
 
@@ -75,7 +75,7 @@ def parse_cpu_list(text: str) -> set[int]:
 
 @or_unknown()
 def memory_bytes(root: Path = Path("/")) -> int | Unknown:
-    """Return the memory that this process may use: the machine's, or the control group's limit if that is lower."""
+    """Return the memory (bytes) that this process may use: the machine's, or the control group's limit if lower."""
     limit, sizes = needed(container.memory_limit_bytes(root)), kernel_files.sizes(root)
     if isinstance(sizes, Unknown) or "MemTotal" not in sizes:
         return Unknown("/proc/meminfo has no MemTotal")

@@ -1,4 +1,4 @@
-"""Report the host's memory: what is free, the limits on locked and shared memory, and the handling of pages."""
+"""Report the host's memory: free memory, the limits on locked and shared memory, and the handling of pages."""
 
 import os
 import resource
@@ -52,7 +52,7 @@ def _shared(root: Path, statvfs: Callable[[Path], os.statvfs_result]) -> tuple[i
 
 @or_unknown("the use of the memory limit")
 def available_bytes(root: Path = Path("/")) -> int:
-    """Return the available bytes: the machine's, or what the control groups' limits leave if that is less."""
+    """Return the available bytes: the machine's, or the bytes that the control groups' limits leave if fewer."""
     free, levels = needed(_size(root, "MemAvailable")), needed(container.cgroup_levels("memory", root))
     return max(0, min([free, *(room for level in levels if (room := _room_bytes(level)) is not None)]))
 

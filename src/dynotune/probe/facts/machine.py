@@ -34,7 +34,7 @@ def machine(
 ) -> Facts:
     """Return facts `host.*`, `gpu.*`, `python.*`, `torch.*`, `package.*`, `env.*` and `env_from.*`; never raise.
 
-    A fact that is missing at the deadline is Unknown with that reason. No CUDA context is created.
+    A fact that is missing at the deadline is Unknown, with the deadline as the reason. No CUDA context is created.
 
     Args:
         env, cwd: environment (without the agent) and working directory of the command.
@@ -77,7 +77,7 @@ def _target(python: str | Unknown, cwd: str | os.PathLike[str] | None, env: Mapp
 
 
 class _Answer:
-    """Run a question in its own thread, which nobody waits for if it hangs."""
+    """Run a question in its own thread; nobody waits for a thread that hangs."""
 
     def __init__(self, who: str, names: Sequence[str], question: Callable[[], Facts]) -> None:
         self._who, self._names, self._question = who, names, question

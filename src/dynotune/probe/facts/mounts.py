@@ -1,4 +1,4 @@
-"""Describe the storage below a path: its file system, whether it allows mapping programs, and whether it persists.
+"""Describe the storage below a path: the file system, whether programs can be mapped, and whether data persist.
 
 Source: proc_pid_mountinfo(5), overlayfs and tmpfs in the kernel's documentation.
 """
@@ -21,7 +21,7 @@ class Storage(NamedTuple):
 
     Args:
         lasts: whether data survives the end of this container, or a reboot of the machine.
-        noexec: whether loading libraries from it is forbidden.
+        noexec: whether loading libraries from the storage is forbidden.
     """
 
     lasts: bool | Unknown

@@ -1,4 +1,4 @@
-"""Report the torch that the command will import, by asking the command's interpreter in a child process.
+"""Report the version and build of torch that the command will import, by a child process of its interpreter.
 
 `ask` imports nothing from torch and answers quickly. `ask_build` imports torch, which may take seconds, and reports the
 architectures if `ask` cannot read them.

@@ -1,4 +1,4 @@
-"""List the files that may hold GPU code: those of given paths, of an interpreter or of a command."""
+"""List the files that may contain GPU code: the files of given paths, of an interpreter or of a command."""
 
 import os
 import re
@@ -101,7 +101,7 @@ def _is_program(path: Path) -> bool:
 def of_interpreter(python: str, places: Places, env: Mapping[str, str], cwd: Path) -> None:
     """Add the folders that an interpreter imports from, and the folder of conda's CUDA libraries.
 
-    The interpreter runs without the user's start-up code. A failure goes to the problems.
+    The interpreter runs without the user's start-up code. A failure is added to the problems.
     """
     # A program in the working directory has that folder on its path, but naming the folder is left to the user.
     reply = answer(python, QUESTION, cwd, env, TIMEOUT_S)
@@ -118,7 +118,7 @@ def of_interpreter(python: str, places: Places, env: Mapping[str, str], cwd: Pat
 def of_command(command: Sequence[str], places: Places, env: Mapping[str, str], cwd: Path) -> str | Unknown:
     """Add the files that a command would load: its interpreter's packages, or the program with its linked libraries.
 
-    The command is not run. Return the interpreter or the program; Unknown if only a run would show it.
+    The command is not run. Return the interpreter or the program; Unknown if only a run would show either.
     """
     python = interpreter(command, env, cwd)
     if isinstance(python, str):

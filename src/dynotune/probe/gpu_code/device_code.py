@@ -1,4 +1,4 @@
-"""Find GPU code in files of folders, interpreters and commands, and judge what GPUs do with it.
+"""Find GPU code in files of folders, interpreters and commands, and judge whether GPUs run or compile the code.
 
 docs/reference/startup.md defines the terms. The scan reads only headers, several files concurrently. The scan, like
 cuobjdump, does not see code in a library's own format (cuFFT has one).
@@ -54,7 +54,7 @@ class FileCode(msgspec.Struct, frozen=True):
     problems: list[str]
 
     def tell(self, what: str) -> None:
-        """Note a problem; a damaged file gets only its first ones."""
+        """Note a problem; for a damaged file, only the first problems are noted."""
         if len(self.problems) <= MOST_PROBLEMS_OF_A_FILE:
             self.problems.append(what if len(self.problems) < MOST_PROBLEMS_OF_A_FILE else "and more of the kind")
 
@@ -117,7 +117,7 @@ def scan(
     deadline_s: float = DEADLINE_S,
     tell: Callable[[int], object] | None = None,
 ) -> DeviceCode:
-    """Return the GPU code in all files of `places`, and what each GPU does with the code. Never raises.
+    """Return the GPU code in all files of `places`, and whether each GPU runs or compiles the code. Never raises.
 
     Args:
         gpus: GPUs to judge the code for; may be empty.
@@ -162,7 +162,7 @@ def scan(
 
 @or_unknown()
 def gpus_here(env: Mapping[str, str], *, nvml: Any = None) -> list[Gpu] | Unknown:
-    """Return the GPUs that a command under `env` sees, each model once; Unknown if there is none or NVML fails."""
+    """Return the GPUs that a command under `env` sees, each model once; Unknown without a GPU or if NVML fails."""
     with session(nvml) as library:
         visible = visible_in(library, env)
         # If all GPUs are of one model, it does not matter which one is seen; a MIG slice is of the same model.
@@ -204,7 +204,7 @@ def _library(file: Path, found: FileCode, gpus: Sequence[Gpu]) -> Library:
 
 
 def architectures(codes: Iterable[Code]) -> list[Architecture]:
-    """Return codes of the same name merged, machine code first."""
+    """Merge GPU codes of the same architecture, and return machine code first."""
     together: dict[tuple[int, int, str, str], list[Code]] = {}
     for code in codes:
         together.setdefault((FORMS.index(code.form), code.sm, code.suffix, code.name), []).append(code)

@@ -127,7 +127,7 @@ def _code(kind: int, stored_bytes: int, fields: tuple[int, ...]) -> Code:
 
 
 def _next(read: Read, begin: int, end: int) -> int | None:
-    """Return the offset of the next container; None if there is none."""
+    """Return the offset of the next container; None without a next container."""
     at = begin
     while at < min(end, begin + MOST_SEARCHED_BYTES):
         wanted = min(BLOCK_BYTES, end - at)

@@ -81,7 +81,7 @@ def newest_ptx(cuda: str) -> tuple[int, int] | None:
 
 
 def container_verdict(container: Container, sm: int) -> tuple[ContainerVerdict, Code | None]:
-    """Return what a GPU does with one container, and the code that it uses; None if it can use none.
+    """Return whether a GPU runs or compiles a container's code, and the used code; None if no code is usable.
 
     The driver takes machine code that runs on the GPU, else the newest PTX that it can compile.
     """
@@ -102,7 +102,7 @@ def _precedence(code: Code) -> tuple[int, str]:
 
 
 def verdict(containers: Iterable[Container], gpu: Gpu) -> Verdict:
-    """Return what a GPU does with the containers of one library."""
+    """Return whether a GPU runs or compiles the code in the containers of one library."""
     sm = sm_of(gpu.compute_capability)
     newest = None if gpu.cuda_driver is None else newest_ptx(gpu.cuda_driver)
     num = Counter[str]()
@@ -125,7 +125,7 @@ def verdict(containers: Iterable[Container], gpu: Gpu) -> Verdict:
 
 
 def _of_library(num: Counter[str]) -> LibraryVerdict:
-    """Judge a library, and report separately the containers that do not run here.
+    """Judge a library, and report separately the containers whose code the GPU cannot run.
 
     NVIDIA's libraries keep kernels for one GPU in separate containers that other GPUs never call.
     """

@@ -1,4 +1,4 @@
-"""Take samples beside a run, and compute what they show about a window.
+"""Take samples of the machine during a run, and compute facts of a time window from the samples.
 
 Other rooms import `Sampler`, `judge` and `energy` from `dynotune.probe`.
 """

@@ -16,7 +16,7 @@ FELL = Unknown("the counter fell")
 def growth(samples: Sequence[Sample], counter: Counter, begin_s: float, end_s: float) -> float | Unknown:
     """Return a counter's growth from `begin_s` to `end_s`, both within the samples, by linear interpolation.
 
-    The growth is Unknown if a sample it depends on lacks the counter, or if the counter fell.
+    The growth is Unknown if a needed sample lacks the counter, or if the counter fell.
     """
     begin, end = _at(samples, counter, begin_s), _at(samples, counter, end_s)
     return end - begin if end >= begin else FELL
@@ -55,7 +55,7 @@ def total(values: Iterable[float | Unknown]) -> float:
 
 
 def covers(samples: Sequence[Sample], begin_s: float, end_s: float) -> bool:
-    """Tell whether samples reach from before the window to after it. Raises ValueError: it ends before it begins."""
+    """Tell whether samples reach from before to after the window. Raises ValueError: the window's end comes first."""
     if not begin_s < end_s:
         raise ValueError(f"a window from {begin_s} to {end_s} s")
     return bool(samples) and samples[0].time_s <= begin_s and end_s <= samples[-1].time_s
@@ -69,7 +69,7 @@ def inside(samples: Sequence[Sample], begin_s: float, end_s: float) -> list[Samp
 
 
 class Window:
-    """A window: all samples, its two ends, and the samples inside."""
+    """A time window: all samples, the window's begin and end, and the samples inside the window."""
 
     def __init__(self, samples: Sequence[Sample], begin_s: float, end_s: float) -> None:
         self.samples, self.begin_s, self.end_s = samples, begin_s, end_s

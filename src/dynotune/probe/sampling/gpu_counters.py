@@ -152,7 +152,7 @@ class GpuCounters:
 
     @or_unknown()
     def _sm_percent(self, index: int, handle: Any) -> dict[int, int]:
-        """Return each process's highest share since the last question; an unlisted process ran nothing."""
+        """Return each process's highest multiprocessor use (%) since the last call; an unlisted process ran nothing."""
         library, since_us = self._library, self._since_us[index]
         shares: dict[int, int] = {}
         for sample in needed(answer(library, lambda: library.nvmlDeviceGetProcessUtilization(handle, since_us))):

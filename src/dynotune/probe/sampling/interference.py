@@ -62,7 +62,7 @@ class Interference(msgspec.Struct, frozen=True):
     Args:
         foreign: descriptions of causes outside the measured process tree. Such causes add noise, which widens an
             interval.
-        void: those causes under which the window did not measure the program at all.
+        void: the causes because of which the window did not measure the program at all.
     """
 
     foreign: list[str] = []

@@ -17,8 +17,8 @@ class Neighbours(NamedTuple):
     """Other programs on this machine.
 
     Args:
-        num_cores: number of cores that they used on average.
-        pid, name: process that used the most; 0 and "" if no process is visible, as from another container.
+        num_cores: number of cores that the other programs used on average.
+        pid, name: process that used most CPU time; 0 and "" if no process is visible, as from another container.
     """
 
     num_cores: float
@@ -28,7 +28,7 @@ class Neighbours(NamedTuple):
 
 
 def neighbours(cpus: Collection[int], *, root: Path = Path("/"), look_s: float = LOOK_S) -> Neighbours | None:
-    """Measure the use of `cpus` for `look_s` seconds; None if the kernel does not report it."""
+    """Measure the use of `cpus` for `look_s` seconds; None if the kernel does not report the use."""
     before, processes_before, began_s = counters.cores(cpus, root), _processes(root), time.monotonic()
     time.sleep(look_s)
     after, processes, took_s = counters.cores(cpus, root), _processes(root), time.monotonic() - began_s

@@ -29,7 +29,7 @@ class PcieRates(NamedTuple):
 
 
 class PcieMeter:
-    """Read each GPU in turn, repeatedly. `indices`: NVML indices; if empty, no thread starts."""
+    """Reader of each GPU's PCIe rates in turn, repeatedly. `indices`: NVML indices; if empty, no thread starts."""
 
     def __init__(self, indices: Sequence[int], *, interval_s: float = INTERVAL_S, nvml: Any = None) -> None:
         self._indices = list(indices)
@@ -43,7 +43,7 @@ class PcieMeter:
         """The error that ended the readings early, if any."""
 
     def start(self) -> None:
-        """Read in a thread until `stop`."""
+        """Read PCIe rates in a thread until `stop`."""
         if self._indices:
             self._thread = threading.Thread(target=self._run, name="dynotune-pcie", daemon=True)
             self._thread.start()

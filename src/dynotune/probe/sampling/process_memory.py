@@ -40,9 +40,9 @@ def own_bytes(
 ) -> tuple[int | Unknown, str]:
     """Return the memory (bytes) of process `pid`, and its source; "" if NVML lists the process by this id.
 
-    A container may number processes differently. In that case the process is the one that NVML lists since the start,
-    with at least the memory that its allocator reserved. If NVML lists none, the growth of the device's memory in use
-    counts.
+    A container may number processes differently. In that case the process is taken to be the process that NVML lists
+    since the start, with at least the memory that its allocator reserved. If NVML lists no process, the growth of the
+    device's memory in use counts.
     """
     if isinstance(now, Unknown):
         return now, ""

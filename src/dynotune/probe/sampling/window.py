@@ -1,4 +1,4 @@
-"""Compute facts of a window from samples, and the energy that GPUs used in it."""
+"""Compute facts of a time window from samples, and the energy that GPUs used in the window."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -71,7 +71,7 @@ def _summary(gpus: Sequence[Gpu], field: str, summarise: Callable[[Numbers], flo
 
 
 def _reasons(gpus: Sequence[Gpu]) -> Value | Unknown:
-    """Return the reasons seen, each with its share of samples, the most frequent first."""
+    """Return the observed reasons for GPU clocks, each with its share of samples, the most frequent first."""
     masks = [gpu.clock_reasons for gpu in gpus if not isinstance(gpu.clock_reasons, Unknown)]
     if not masks:
         return next(gpu.clock_reasons for gpu in gpus if isinstance(gpu.clock_reasons, Unknown))
@@ -82,7 +82,7 @@ def _reasons(gpus: Sequence[Gpu]) -> Value | Unknown:
 
 
 def _throttled(window: Window) -> float:
-    """Return the throttled share of the window; zero if no limit could throttle."""
+    """Return the share of the window in which a CPU quota throttled the process; zero without a limit."""
     if all(sample.quota is None for sample in window.samples):
         return 0.0
     return window.growth("quota", "throttled_s") / window.length_s

@@ -28,7 +28,7 @@ def names(mask: int) -> list[str]:
 
 
 def ask(nvml: Any, handle: Any) -> int:
-    """Return the present mask of one GPU. Raises NVMLError: NVML does not report it."""
+    """Return the present bit mask of one GPU. Raises NVMLError: NVML does not report the mask."""
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
     except nvml.NVMLError as error:

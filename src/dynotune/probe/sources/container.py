@@ -83,7 +83,7 @@ def _levels(mount_point: Path, mount_root: str, path: str) -> list[Path]:
 
 @or_unknown()
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the tightest CPU bandwidth limit on this process, in cores; None if there is none."""
+    """Return the tightest CPU bandwidth limit on this process, in cores; None without a limit."""
     return min(needed(cpu_limits(root)).values(), default=None)
 
 
@@ -107,7 +107,7 @@ def _quota_at(level: Path) -> float | None:
 
 @or_unknown("the memory limit")
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:
-    """Return the tightest memory limit on this process; None if there is none."""
+    """Return the tightest memory limit on this process in bytes; None without a limit."""
     levels = needed(cgroup_levels("memory", root))
     files = [level / name for level in levels for name in ("memory.max", "memory.limit_in_bytes")]
     texts = [file.read_text().strip() for file in files if file.exists()]

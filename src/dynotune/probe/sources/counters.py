@@ -47,7 +47,7 @@ def cores(cpus: Collection[int], root: Path = Path("/")) -> Cores | Unknown:
 
 
 class _Usage(NamedTuple):
-    """Usage of one process: its own, and that of its reaped children and their children."""
+    """Usage of one process: its own usage, and the usage of its reaped children and their children."""
 
     own_ticks: int
     own_faults: int
@@ -79,7 +79,7 @@ class TreeCounter:
         return frozenset(self._pids)
 
     def read(self, pids: Iterable[int]) -> Tree:
-        """Read the counts again. A known process belongs to the tree until it ends; its end is no error."""
+        """Read the tree's counts again. A known process belongs to the tree until its end, which is no error."""
         listed = set(pids)
         living: dict[tuple[int, int], _Usage] = {}
         # Read parents first: a child read before its parent could end in between and be counted in both.
@@ -185,7 +185,7 @@ def read_proc(path: str) -> bytes | None:
 
 @or_unknown()
 def quota(limits: Mapping[Path, float] | Unknown) -> Quota | Unknown | None:
-    """Read the throttling by the tightest of the CPU bandwidth limits; None if there is none.
+    """Read the throttling by the tightest of the CPU bandwidth limits; None without a limit.
 
     `limits`: result of `container.cpu_limits`.
     """

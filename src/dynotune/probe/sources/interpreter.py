@@ -47,7 +47,7 @@ MARK = "dynotune-facts:"
 def interpreter(
     command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLike[str] | None = None
 ) -> str | Unknown:
-    """Return the path of the Python that `command` will run in; Unknown if only a run would show it.
+    """Return the path of the Python that `command` will run in; Unknown if only a run would show the path.
 
     Supported are `python …`, scripts with a shebang (`torchrun`, `accelerate`, `yolo`), `uv run …` in a project whose
     `.venv` exists, and wrappers such as `nice` and `numactl`. A shell command line is not parsed.
@@ -58,7 +58,7 @@ def interpreter(
 def interpreter_asked(
     python: str | None, command: Sequence[str] | None, env: Mapping[str, str], cwd: Path | None = None
 ) -> str | Unknown:
-    """Return the interpreter `python`, that of the command, or the one that the shell would start.
+    """Return the interpreter `python`, else the command's interpreter, else the Python that the shell would start.
 
     Raises UsageError: `python` names no program.
     """

@@ -17,7 +17,7 @@ def text(root: Path, name: str) -> str | Unknown:
 
 
 def read(path: Path) -> str:
-    """Read the text of a file; "" if that fails."""
+    """Read the text of a file; "" if the file cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:

@@ -37,7 +37,7 @@ class NvmlUnavailable(Missing):
 def session(nvml: Any = None) -> Iterator[Any]:
     """Yield the `pynvml` module, initialised; shut it down at the end.
 
-    Raises NvmlUnavailable: no library, no driver, or a driver that does not answer.
+    Raises NvmlUnavailable: the library or the driver is missing, or the driver does not answer.
     """
     library = open_library(nvml)
     try:

@@ -1,4 +1,4 @@
-"""Define the sampler's sample of one moment, and `samples.jsonl`: a line with the schema, then one sample a line."""
+"""Define a sample, the machine's state at one time, and `samples.jsonl`: a line with the schema, then the samples."""
 
 import errno
 import os
@@ -35,7 +35,7 @@ class Cores(msgspec.Struct, frozen=True, kw_only=True, tag="cores"):
 
 
 class Tree(msgspec.Struct, frozen=True, kw_only=True, tag="tree"):
-    """Usage of the measured process tree since its first sample; it never falls when a process ends.
+    """Usage of the measured process tree since the first sample; no value falls when a process ends.
 
     `num_major_faults`: page faults that waited for a disk, swap or a file.
     """
@@ -68,9 +68,9 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     """A process with a context on a GPU, as NVML lists it.
 
     Args:
-        name: name of the process with that id here; None if there is no such process here.
+        name: name of the local process with that id; None without such a process.
         ours: whether the process id has been in the measured tree.
-        sm_percent: recent share of time in which its kernels ran; read for foreign processes only.
+        sm_percent: recent share of time in which the process's kernels ran; read for foreign processes only.
     """
 
     pid: int
@@ -111,12 +111,12 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """Sample of one moment.
+    """State of the machine and the process tree at one time.
 
     Args:
         time_s: time of the sample (CLOCK_MONOTONIC).
         own_cpu_s: CPU time of dynotune's own process.
-        quota: None if there is no limit.
+        quota: throttling by the CPU quota; None without a limit.
         gpus: Unknown if the command's GPUs are unknown.
         pids_comparable: whether process ids seen here are the kernel's own, which NVML reports.
         vmstat: counters of `/proc/vmstat` since the machine started.
@@ -141,9 +141,9 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 class SamplesFile:
-    """File `samples.jsonl`. Each sample is appended at once, so it survives when dynotune is killed.
+    """File `samples.jsonl`. Each sample is appended at once, so all samples survive when dynotune is killed.
 
-    Raises OSError: from any of its methods, if the disk refuses.
+    Raises OSError: a write to the disk failed, in any of the methods.
     """
 
     def __init__(self, path: Path) -> None:

@@ -31,14 +31,14 @@ def examination_report(examination: Examination, *, costs: Mapping[str, str]) ->
     """Show the whole examination, worst findings first.
 
     Args:
-        costs: finding id to the text on why the finding costs time.
+        costs: for the id of each finding, the text on why the finding costs time.
     """
     parts: list[RenderableType] = [_head(examination)]
     parts += [finding_lines(finding, costs=costs.get(finding.id, "")) for finding in examination.findings]
     if examination.differences is not None:
         parts.append(_differences(examination.differences))
     if examination.claims:
-        rows = ("said", "instead") if is_brief() else ()
+        rows = ("claim", "instead") if is_brief() else ()
         claims = spaced(claim_report(claim, rows) for claim in examination.claims)
         parts.append(_titled("Does not do what people say", claims))
     if examination.unknown and not is_brief():

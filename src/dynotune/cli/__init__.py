@@ -115,7 +115,7 @@ def _give_up_output() -> None:
 
 
 def command_of(context: typer.Context) -> list[str]:
-    """Return the user's command: the words after `--`. Raises UsageError: there is no command after `--`."""
+    """Return the user's command: the words after `--`. Raises UsageError if there is no command after `--`."""
     command = context.find_root().obj
     if not command:
         raise UsageError(

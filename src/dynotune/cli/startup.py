@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 startup = typer.Typer(no_args_is_help=True, help="JIT and compile caches, and the time to the first step.")
 
 GATES = ("partial", "jit", "cannot")
-"""From the mildest on: each holds for what is worse, too."""
+"""Verdicts on which the option can exit, the mildest first; each includes the worse verdicts."""
 
 
 def scan(

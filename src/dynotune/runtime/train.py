@@ -68,7 +68,7 @@ def accumulate(
         An `OptimizerStep` after each step of the optimizer.
 
     Raises:
-        InputError: `num_steps` is below 1, a loss is not a scalar with a gradient, or a weight is not positive.
+        InputError: if `num_steps` is below 1, a loss is not a scalar with a gradient, or a weight is not positive.
         Exceptions of the loader, `loss` or `before_step`; the optimizer has then not stepped on an incomplete window.
     """
     if num_steps < 1:

@@ -35,7 +35,7 @@ def decode_on_device(sources: Sequence[str | os.PathLike[str] | bytes], device: 
         sources: paths of files, or their contents as bytes.
 
     Raises:
-        DeviceError: the device is not usable here.
+        DeviceError: if the device is not usable here.
     """
     device = resolved(device)
     with ThreadPoolExecutor(4) as pool:

@@ -33,8 +33,8 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
         drop_last: with `batch_size` alone, leave out sequences, drawn anew each epoch, instead of a smaller batch.
 
     Raises:
-        InputError: there is no limit, a limit is below 1, a length is negative, or the rank does not exist.
-        TooLargeError: a sequence is longer than `max_tokens`.
+        InputError: if there is no limit, a limit is below 1, a length is negative, or the rank does not exist.
+        TooLargeError: if a sequence is longer than `max_tokens`.
     """
 
     def __init__(

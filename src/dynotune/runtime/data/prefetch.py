@@ -93,8 +93,8 @@ class Prefetcher(Generic[Batch]):
         transform: function of each batch on the device, run on the side stream; the loop receives its result.
 
     Raises:
-        InputError: the depth is below 0, the dtype is not floating-point, or no device is named.
-        DeviceError: the device is not usable here.
+        InputError: if the depth is below 0, the dtype is not floating-point, or no device is named.
+        DeviceError: if the device is not usable here.
     """
 
     def __init__(

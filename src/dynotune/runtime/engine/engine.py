@@ -78,9 +78,9 @@ class Engine(Closing):
         time_every: on a GPU, time every n-th call.
 
     Raises:
-        InputError: an argument cannot be used, or the model fails on a bucket.
-        NumericsError: the eager model gives NaN, or the error exceeds the tolerance.
-        DeviceError: the device is not available.
+        InputError: if an argument cannot be used, or the model fails on a bucket.
+        NumericsError: if the eager model gives NaN, or the error exceeds the tolerance.
+        DeviceError: if the device is not available.
         torch.OutOfMemoryError: not even one bucket fits. If some fit, the others are left out, and a warning is logged.
     """
 

@@ -21,7 +21,7 @@ __all__ = ["Stager", "StagerStats"]
 class StagerStats:
     """Totals of a Stager.
 
-    `num_waits` puts found all buffers in use and waited for an upload, `wait_s` seconds in all.
+    `num_waits` calls of `put` found all buffers in use and waited for an upload, for `wait_s` seconds in total.
     """
 
     num_puts: int
@@ -47,8 +47,8 @@ class Stager(Closing):
         depth: number of pinned buffers, and so of simultaneous uploads.
 
     Raises:
-        InputError: the sizes do not make sense, or no device is named.
-        DeviceError: the device is not usable here.
+        InputError: if the sizes do not make sense, or no device is named.
+        DeviceError: if the device is not usable here.
     """
 
     def __init__(

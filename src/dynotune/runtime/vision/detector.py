@@ -77,8 +77,8 @@ class Detector(Closing):
             1080p with a batch of 16, 25 MB with a batch of 1.
 
     Raises:
-        InputError: an argument or the model cannot be used. NumericsError: weights or results are not finite, or
-        the built engine's results differ. DeviceError: the device is not available.
+        InputError: if an argument or the model cannot be used. NumericsError: if weights or results are not finite, or
+        the built engine's results differ. DeviceError: if the device is not available.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Detector(Closing):
             One `Detections` per frame. Dropping or closing the iterator stops reading, without waiting for the source.
 
         Raises:
-            SourceError: the source raised. InputError, TooLargeError: the source gave an unusable frame. Both are
+            SourceError: if the source raised. InputError, TooLargeError: if the source gave an unusable frame. All are
             raised after the results of all earlier frames. NumericsError: the model's output is not finite.
         """
         self._lifetime.check()
@@ -213,7 +213,7 @@ class Detector(Closing):
             A `Server`: iterate over it for `Served` results; close it, or use it in a `with` statement, to end.
 
         Raises:
-            InputError: an argument does not make sense. ClosedError, ForkedError.
+            InputError: if an argument does not make sense. ClosedError, ForkedError: as for `predict`.
         """
         self._lifetime.check()
         largest = self._lanes.options.largest

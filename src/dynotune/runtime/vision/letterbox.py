@@ -151,7 +151,7 @@ class Letterbox:
             float32 `[B, 3, resized_height, resized_width]`, 0 to 1, in the network's order of colours.
 
         Raises:
-            InputError: the frames have another shape or dtype.
+            InputError: if the frames have another shape or dtype.
         """
         at, batch = self.placement, frames.shape[0]
         if frames.shape[1:] != (self.num_rows, at.frame_width, 3) or frames.dtype != torch.uint8:

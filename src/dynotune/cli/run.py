@@ -187,7 +187,7 @@ def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, str
 
 
 def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], *, strict: bool) -> None:
-    """Print how this machine or command differs from the recipe's. Raises CannotRunHere: if `strict`, and it does."""
+    """Print how machine and command differ from the recipe's. Raises CannotRunHere if `strict` and they differ."""
     from dynotune.recipes import checking
 
     said = [str(differs) for differs in checking.differences(recipe, facts, command, strict=strict)]

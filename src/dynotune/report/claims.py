@@ -12,8 +12,8 @@ from dynotune.schema.claims import CHANGES, SETTLED, Bundle, Claim, Explained, E
 from dynotune.text import words
 
 SCOPES = {
-    "machine": "the machine and the environment, by dynotune doctor or dynotune diagnose; no command has to run",
-    "program": "a command that dynotune diagnose runs and watches",
+    "machine": "facts on the machine and the environment, which dynotune doctor and diagnose collect",
+    "program": "a run of the command, which dynotune diagnose watches",
 }
 
 

@@ -48,8 +48,8 @@ def _rule_of(id: str, habit: _Habit) -> Rule:
     @rule(
         id=id,
         title=habit.title,
-        sees="The rule looks at source lines that make such a call, where a sampler saw the thread that runs the steps "
-        "or the loader's workers.",
+        sees=f"The rule looks for source lines at which a sampler saw the loader's workers, or the thread that runs "
+        f"the steps, do this work: {habit.what[0].lower()}{habit.what[1:]}.",
         costs="The cost is the source line's share of the time between operators, or of the wait for the loader; with "
         "a device, at most the time for which the device waits for the host.",
         wrong_when=habit.wrong_when,

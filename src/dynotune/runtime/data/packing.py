@@ -25,7 +25,7 @@ def pack(
         of each sequence's `labels` becomes -100: a causal loss would predict it from the sequence before.
 
     Args:
-        for_transformers: use the names that Transformers' FlashAttention expects for the last two.
+        for_transformers: use the names that Transformers' FlashAttention expects for `cu_seqlens` and `max_seqlen`.
 
     Raises:
         InputError: if there is no sample, a sample is empty, or a key does not have one value per token.

@@ -86,8 +86,8 @@ class Stager(Closing):
             caller must order other streams that read the tensor (`wait_stream`, `record_stream`).
 
         Raises:
-            InputError: `array` is empty, mixes sizes, has another dtype, or is not on the host. TooLargeError: larger
-            than a buffer. CaptureError: in a graph's capture. ClosedError, ForkedError: after close, in a forked child.
+            InputError: if `array` is empty, mixes sizes, has another dtype, or is not on the host. TooLargeError:
+            if `array` exceeds a buffer. CaptureError: in a capture. ClosedError, ForkedError: after close, in a forked child.
         """
         source = self._checked(array)
         reader = self._streams.current()

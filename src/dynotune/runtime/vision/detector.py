@@ -128,7 +128,7 @@ class Detector(Closing):
             One `Detections` per frame, on the host, in pixels of the frame.
 
         Raises:
-            InputError, TooLargeError: a frame cannot be used; none was processed. NumericsError: the model's output is
+            InputError, TooLargeError: if a frame is unusable; none was processed. NumericsError: if the output is
             not finite. ClosedError, ForkedError: used after close, or in a forked child.
         """
         self._lifetime.check()

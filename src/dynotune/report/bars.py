@@ -114,7 +114,7 @@ class Legend:
     """A legend: the parts with their shares and times, in two columns if there is room.
 
     Args:
-        time: function that formats the time of a share.
+        time: a function that formats a share of the whole as a time.
     """
 
     parts: Sequence[Part]

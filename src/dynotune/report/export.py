@@ -34,7 +34,7 @@ class Parts:
         code: setting to the line of Python that applies the setting.
         beside: setting to the further action that the setting requires.
         shm_size: shared memory for the batches of loader workers, `16Gi`; "" if no setting needs any.
-        shm_why: how that size was determined.
+        shm_why: how the size of shared memory was determined.
     """
 
     recipe: str

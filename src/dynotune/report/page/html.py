@@ -102,7 +102,7 @@ def write(
     """Write the page at `path` completely, or not at all.
 
     Args:
-        own_name: as for `atomic.write`.
+        own_name: passed to `atomic.write`.
         form: `page` or `markdown`.
 
     Raises:

@@ -87,7 +87,7 @@ class Stager(Closing):
 
         Raises:
             InputError: if `array` is empty, mixes sizes, has another dtype, or is not on the host. TooLargeError:
-            if `array` exceeds a buffer. CaptureError: in a capture. ClosedError, ForkedError: after close, in a forked child.
+            if `array` exceeds a buffer. CaptureError: in a capture. ClosedError: after close. ForkedError: in a child.
         """
         source = self._checked(array)
         reader = self._streams.current()
@@ -104,7 +104,7 @@ class Stager(Closing):
         """Upload as `put` into a buffer of `pool`: device memory is bounded, and not allocated in the steady state.
 
         Args:
-            array: as in `put`.
+            array: the array to upload, as in `put`.
             pool: a pool on the same device.
             timeout_s: how long to wait for a buffer if all buffers are lent.
 

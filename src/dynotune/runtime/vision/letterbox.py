@@ -129,7 +129,7 @@ class Letterbox:
         """Letterbox `frames` into `out`.
 
         Args:
-            frames: as for `picture`.
+            frames: the frames to resize, as for `picture`.
             out: `[B, 3, height, width]` with a floating-point dtype and any layout.
             pads: also fill the border around the picture; it may still be there from earlier frames of this size.
 

@@ -92,7 +92,7 @@ class Detecting(nn.Module):  # type: ignore[misc]
     def forward(self, images: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """
         Args:
-            images: as for `OneOutput`.
+            images: RGB images, as for `OneOutput`.
             places: places for `PostProcess`, viewed as int32: an Engine would convert floating-point inputs.
 
         Returns:

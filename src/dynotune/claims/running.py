@@ -21,7 +21,7 @@ from dynotune.text import words
 
 PROGRAMS = Path(__file__).with_name("programs")
 CHECK_S, COMPARISONS_S = 180.0, 240.0
-"""The most that a check takes, and the comparisons of a claim."""
+"""Longest time in seconds for a check, and for the comparisons of a claim."""
 MOST_PAIRS = 8
 MARGIN = 0.03
 """Differences up to this share do not count as a gain."""

@@ -238,7 +238,7 @@ def with_command() -> type[Any]:
 
 
 def _named_only() -> None:
-    """Stand in for a subcommand that was not requested."""
+    """Do nothing, in place of a subcommand that was not requested and so is not imported."""
 
 
 def _version(asked: bool) -> None:

@@ -63,7 +63,7 @@ def scan(
 
 def _places(paths: list[Path], python: str | None, command: list[str] | None) -> code_places.Places:
     """Raises:
-    UsageError: a path does not exist, or `--python` is not an interpreter. CannotRunHere: only a run would show which
+    UsageError: a path does not exist, or `--python` is not an interpreter. CannotRunHere: if only a run shows which
     libraries the command loads.
     """
     from dynotune.probe import interpreter_asked

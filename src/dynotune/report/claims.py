@@ -12,8 +12,8 @@ from dynotune.schema.claims import CHANGES, SETTLED, Bundle, Claim, Explained, E
 from dynotune.text import words
 
 SCOPES = {
-    "machine": "facts on the machine and the environment, which dynotune doctor and diagnose collect",
-    "program": "a run of the command, which dynotune diagnose watches",
+    "machine": "The rule needs only facts on machine and environment: dynotune doctor or diagnose.",
+    "program": "The rule needs a run of the command, which dynotune diagnose watches.",
 }
 
 

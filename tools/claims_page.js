@@ -29,7 +29,7 @@ function show() {
   for (const section of document.querySelectorAll("section"))
     section.hidden = !section.querySelector("article:not([hidden])");
   form.querySelector("[role=status]").textContent = shown
-    ? `${shown} of ${claims.length} claims` : "No claim is like this. Take a filter away.";
+    ? `${shown} of ${claims.length} claims` : "No claim matches. Remove a filter.";
 }
 
 function changed() {

@@ -28,33 +28,34 @@ ARTICLES = {
     "2": "Pinned memory and the DataLoader",
     "3": "YOLO: latency and GPU memory",
     "4": "Strategies for PyTorch on Linux",
-    "": "Heard elsewhere",
+    "": "From other sources",
 }
 MEANS: dict[Fate, str] = {
-    "holds": "as it is said",
-    "holds here": "under conditions that are met there",
-    "refuted": "it is not so",
-    "no effect here": "both arms of its comparison are the same",
-    "undecided": "the machine was too noisy, or the time too short",
-    "not testable here": "something is missing, or nothing could be measured",
-    "failed": "its program did; nothing is said of the claim",
+    "holds": "the claim is true as people state it",
+    "holds here": "the claim is true under conditions that this machine meets",
+    "refuted": "the claim is not true",
+    "no effect here": "the two variants that the test compares are equally fast",
+    "undecided": "the machine was too noisy, or the time too short, for an answer",
+    "not testable here": "the machine lacks what the test needs, or nothing could be measured",
+    "failed": "the test's program failed, so nothing is known about the claim",
 }
 HEAD = """# Claims
 
-Advice on speed and memory, article by article: what is so, and what came of testing it. `dynotune claims run ID` tests
-one on your machine, `dynotune claims show ID` says how, `dynotune claims list --filter WORD` finds one.
+This page lists advice on speed and memory, article by article: what people claim, what is true, and the results of
+tests. `dynotune claims run ID` tests a claim on your machine, `dynotune claims show ID` shows how the claim is tested,
+and `dynotune claims list --filter WORD` searches the claims.
 
-| verdict | means |
+| verdict | meaning |
 | --- | --- |
 {meanings}
 
-A gain counts once two comparisons show it. `dynotune claims verify BUNDLE` checks a bundle, and verdicts come from
-bundles alone:
+A gain counts only if two comparisons show it. All verdicts on this page come from bundles, files with the evidence of
+one machine, which `dynotune claims verify BUNDLE` checks:
 
 {bundles}
 
-[The same with filters](claims-filter.html), by word, verdict, kind, article and machine, is a page for the browser.
-Both are made from the claims and the bundles: `make claims` writes them.
+[A page for the browser](claims-filter.html) shows the same claims with filters by word, verdict, kind, article and
+machine. `make claims` generates both pages from the claims and the bundles.
 """
 
 
@@ -63,10 +64,10 @@ class Kept:
     """A bundle among the results.
 
     Args:
-        name: of its file.
-        machine: it and its torch, in words that no other bundle has.
-        evidence: by the id of its claim.
-        earlier: ids of claims whose test was another then.
+        name: the name of the bundle's file.
+        machine: the machine and its version of torch, as a label that no other bundle has.
+        evidence: the id of a claim to the evidence for or against the claim.
+        earlier: ids of claims whose test has changed since the bundle was made.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Kept:
 
     @property
     def note(self) -> str:
-        """What is to be known of its verdicts; "" if nothing."""
+        """Note how many of the bundle's verdicts come from an earlier form of a test; "" if none do."""
         if not self.earlier:
             return ""
         share = "all" if len(self.earlier) == len(self.evidence) else str(len(self.earlier))
@@ -85,7 +86,7 @@ class Kept:
 
 
 def kept(results: Path) -> list[Kept]:
-    """Return the bundles in a folder. Raises RecordError: one is damaged or was edited."""
+    """Return the bundles in a folder. Raises RecordError if a bundle is damaged or was edited."""
     bundles = {path.name: read(path)[0] for path in sorted(results.glob("claims_*.json"))}
     machines = Counter(map(_machine, bundles.values()))
     tests = {claim.id: program_hash(claim) for claim in all_claims()}
@@ -100,14 +101,14 @@ def kept(results: Path) -> list[Kept]:
 
 
 def page(results: Path = RESULTS) -> str:
-    """The page in Markdown as it should be."""
+    """Return the page of claims in Markdown."""
     found = kept(results)
     named = [
         f"- [{_plain(one.machine)}](../../benchmarks/results/{one.name})" + (f": {one.note}" if one.note else "")
         for one in found
     ]
     meanings = "\n".join(f"| {verdict} | {text} |" for verdict, text in MEANS.items())
-    lines = [HEAD.format(meanings=meanings, bundles="\n".join(named) or "none is kept yet"), *_flips(found)]
+    lines = [HEAD.format(meanings=meanings, bundles="\n".join(named) or "No bundle is kept yet."), *_flips(found)]
     for number, title in ARTICLES.items():
         lines.append(f"\n## {title}\n")
         lines += [_section(claim, found) for claim in all_claims() if _article(claim) == number]
@@ -115,7 +116,7 @@ def page(results: Path = RESULTS) -> str:
 
 
 def html_page(results: Path = RESULTS) -> str:
-    """The page with filters as it should be: one file, whose own script alone may run, and which asks for nothing."""
+    """Return the page with filters: one HTML file that runs only its own script and loads nothing else."""
     style, script = (TEMPLATE.with_suffix(suffix).read_text(encoding="utf-8") for suffix in (".css", ".js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     found = kept(results)
@@ -149,7 +150,7 @@ def html_page(results: Path = RESULTS) -> str:
 
 
 def _harmless(value: Any) -> Any:
-    """Every text that is put into the page, before it is escaped; what is markup already is ours."""
+    """Strip control characters from a text before the page escapes it; markup is our own and stays as it is."""
     return words.plain(value, longest=2000) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -158,7 +159,7 @@ def _article(claim: Claim) -> str:
 
 
 def _differing(found: Sequence[Kept]) -> list[tuple[Kept, Evidence, Kept, Evidence]]:
-    """Verdicts that are settled otherwise in another bundle: both, each with where it is from."""
+    """Return pairs of bundles that disagree on a claim: each bundle, followed by its evidence."""
     return [
         (one, then, other, now)
         for one, other in itertools.combinations(found, 2)
@@ -171,13 +172,13 @@ def _flips(found: Sequence[Kept]) -> list[str]:
     for one, then, other, now in _differing(found):
         told = (f"{each.verdict} with {_plain(of.machine)}" for of, each in ((one, then), (other, now)))
         rows.append(f"- [{now.id}](#{now.id}): {'; '.join(told)}")
-    return ["Verdicts that differ:\n", *rows] if rows else []
+    return ["Claims whose verdict differs between two bundles:\n", *rows] if rows else []
 
 
 def _section(claim: Claim, found: Sequence[Kept]) -> str:
     rows = [f"### {claim.id}\n", f"“{_plain(claim.says)}”\n"]
     rows.append(f"- **Kind**: {claim.kind}" + (f", row {claim.article}" if claim.article else ""))
-    told = {"So is": _plain(claim.fact), "Instead": _plain(claim.instead), "Source": claim.source}
+    told = {"What is true": _plain(claim.fact), "What to do instead": _plain(claim.instead), "Source": claim.source}
     rows += [f"- **{name}**: {text}" for name, text in told.items() if text]
     for kept_in in found:
         if one := kept_in.evidence.get(claim.id):
@@ -187,20 +188,20 @@ def _section(claim: Claim, found: Sequence[Kept]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Escape what Markdown would take for its own."""
+    """Escape the characters that Markdown would interpret."""
     for sign in "*_[<":
         text = text.replace(sign, f"\\{sign}")
     return words.plain(text, longest=2000)
 
 
 def _fact(bundle: Bundle, name: str) -> str:
-    """A fact in words; "" where it is unknown."""
+    """Return a fact of the bundle's machine as text; "" if the fact is unknown."""
     value = bundle.facts.get(name, "")
     return "" if isinstance(value, Unknown) else str(value)
 
 
 def _machine(bundle: Bundle) -> str:
-    """A machine and its torch, in words."""
+    """Name the machine of a bundle and its version of torch."""
     machine = _fact(bundle, "gpu.name") or f"{_fact(bundle, 'host.num_cores')} cores"
     return f"{machine}, torch {_fact(bundle, 'torch.version')}"
 

@@ -12,15 +12,16 @@ from dynotune.schema.claims import Claim, Explained
 HEAD = """# Findings
 
 This page lists every finding of `dynotune doctor` and `dynotune diagnose`, family by family. `dynotune explain ID`
-shows a finding in the terminal. [Claims](claims.md) are pieces of advice that these findings confirm or refute. [The
-reference of diagnoses](diagnosis.md) defines shares and severities.
+shows a finding in the terminal. "Explains" lists more general findings whose cause the finding names. "Settings
+worth proving" lists settings that may remove the cost. [Claims](claims.md) are pieces of advice that findings confirm
+or refute. [The reference of diagnoses](diagnosis.md) defines shares and severities.
 
 `make findings` generates this page from the rules.
 """
 
 
 def page() -> str:
-    """The page as it should be: families by name, whichever was imported first."""
+    """Return the page, with the families of findings sorted by name."""
     rules = sorted(doctor.all_rules().values(), key=lambda rule: rule.family)
     findings = [doctor.explained(rule) for rule in rules]
     return findings_page(findings, all_claims())

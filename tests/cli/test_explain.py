@@ -24,7 +24,7 @@ def test_a_finding_is_explained(capsys, monkeypatch):
 
 def test_advice_is_answered(capsys):
     out, _ = explains(capsys, "PREEMPT_RT")
-    assert "so is" in out
+    assert "what is true" in out
     assert "preempt-rt-kernel" in out
 
 

@@ -5,7 +5,7 @@ Each function does what the subcommand of the same name does, and returns the sa
 nothing here imports torch. Arguments are the command line's options, times are seconds. Progress goes to stderr.
 
 Functions that run a command raise errors of `dynotune.schema.errors`: UsageError for a request that does not fit,
-CommandFailed if the command ended with an error, CannotRunHere if machine or program lack something.
+CommandFailed if the command ended with an error, CannotRunHere if the machine or the program lacks what is needed.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ __all__ = [
 
 Command = str | Sequence[str | os.PathLike[str]] | Callable[[], object]
 """A command line, or its words: "python train.py", ["python", "train.py"]. A function of a module is a command that
-calls it for ever, and each call is a step."""
+calls the function for ever, and each call of the function is a step."""
 Settings = str | Iterable[str] | Mapping[str, object]
-"""Settings of one arm: {"loader.num_workers": 4}, ["loader.num_workers=4"]. None as a value takes a variable away."""
+"""Settings of one arm: {"loader.num_workers": 4}, ["loader.num_workers=4"]. None removes a variable."""
 S = TypeVar("S", bound=msgspec.Struct)
 
 DOCTOR_S = 1.9  # for the facts; importing and drawing take the rest of three seconds
@@ -102,7 +102,7 @@ class RunOptions(TypedDict, total=False):
     """Options of the run of a command.
 
     Args:
-        cwd, env: the command's folder and all of its environment variables; by default those of this process.
+        cwd, env: the command's folder and all its environment variables; by default those of this process.
         progress: print progress on standard error; True by default.
     """
 
@@ -132,10 +132,10 @@ def doctor(
     """Report what machine and environment cost in speed, without running anything.
 
     Args:
-        command, python: name the interpreter to examine; by default the interpreter that the shell would start.
+        command, python: the interpreter to examine is `python`, or that of `command`; by default the shell's.
         baseline: another machine's examination, as `save` wrote it, to compare with.
 
-    Raises UsageError, RecordError: the interpreter or the file does not exist, or the file holds no examination.
+    Raises UsageError, RecordError if the interpreter or the file does not exist, or the file holds no examination.
     """
     from dynotune import probe
     from dynotune.claims import all_claims
@@ -165,7 +165,7 @@ def diagnose(
     """Find out why a command is slow: time the command, then record a few of its steps.
 
     Args:
-        isolate_loader: also time the loader alone, then the step with one batch replayed.
+        isolate_loader: also time the loader alone, and then steps that use one batch again and again.
     """
     from dynotune.diagnose import conclude, observed
 
@@ -230,9 +230,9 @@ def tune(
     """Find the settings that help a command, and prove them.
 
     Args:
-        allow: effects that settings may have besides speed: "numerics", "semantics".
-        extra: knobs or settings to try regardless of their effects, as `--try`.
-        values: more values of knobs, as "loader.num_workers=2,4,8".
+        allow: effects besides speed that the tried settings may have: "numerics", "semantics".
+        extra: knobs or settings to try whatever their effects are.
+        values: further values of knobs to try, as "loader.num_workers=2,4,8".
         output: file for the recipe, if something was proved; None keeps the recipe in the study's folder.
     """
     from dynotune.search import RECIPE, TuneRequest
@@ -354,7 +354,7 @@ def _settings(given: Settings) -> list[Setting]:
 
 
 def _checked(asked: S) -> S:
-    """Return `spec`. Raises UsageError: a value has the wrong type, or a number of steps is not positive."""
+    """Return `spec`. Raises UsageError if a value has the wrong type, or a number of steps is not positive."""
     try:
         document.parse(document.encode(asked), type(asked))
     except ValueError as error:
@@ -369,7 +369,7 @@ def _checked(asked: S) -> S:
 
 
 def _spec(command: Command, options: RunOptions, settings: Settings = (), **fields: Any) -> RunSpec:
-    """Return the RunSpec of the options. Raises UsageError: the run cannot begin; TypeError: an option is unknown."""
+    """Return the RunSpec of the options. UsageError if the run cannot begin; TypeError if an option is unknown."""
     from dynotune import launch
 
     if unknown := options.keys() - RunOptions.__annotations__.keys():

@@ -41,7 +41,7 @@ def read_traces(
         question: "compare" reads two files as before and after, "ranks" reads all files as the ranks of one job.
         max_bytes: most bytes that a compressed file may unpack to.
 
-    Raises UsageError, RecordError: a file is missing or damaged, or the files are neither ranks nor before and after.
+    Raises UsageError, RecordError if a file is missing or damaged, or the files are neither ranks nor before and after.
     """
     from dynotune.trace import files_of
 
@@ -51,7 +51,7 @@ def read_traces(
 
 
 def read_snapshot(file: str | os.PathLike[str], *, max_bytes: int = MAX_SNAPSHOT_BYTES) -> MemoryAccount:
-    """Report where memory goes in a snapshot of torch's allocator. Raises UsageError, RecordError: it is none."""
+    """Report where memory goes in a snapshot of torch's allocator. UsageError, RecordError if it is no snapshot."""
     from dynotune import memory
     from dynotune.schema.memory_account import MemoryAccount
     from dynotune.trace import as_text, files_of, is_snapshot
@@ -69,7 +69,7 @@ def read_snapshot(file: str | os.PathLike[str], *, max_bytes: int = MAX_SNAPSHOT
 def load(path: str | os.PathLike[str]) -> Any:
     """Read an earlier document: a JSON file of dynotune, or the folder of a study, a comparison or a diagnosis.
 
-    Raises UsageError, RecordError: the file is missing, holds no answer, is damaged, or is of another version.
+    Raises UsageError, RecordError if the file is missing, holds no answer, is damaged, or is of another version.
     """
     file = file_of(Path(path))
     noun = noun_of(file)
@@ -82,7 +82,7 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 
 def save(found: msgspec.Struct, path: str | os.PathLike[str]) -> None:
-    """Write a document as `--json` writes it. Raises UsageError: the file cannot be written."""
+    """Write a document as `--json` writes it. Raises UsageError if the file cannot be written."""
     with may_fail(f"write {path}", "Name another file.", UsageError):
         atomic.write(Path(path), document.encode(found) + b"\n")
 
@@ -90,7 +90,7 @@ def save(found: msgspec.Struct, path: str | os.PathLike[str]) -> None:
 def check_output(target: str | os.PathLike[str] | None, option: str) -> None:
     """Refuse a file that cannot be written, before hours of measuring.
 
-    `option`: the option that names the file, for the error. Raises UsageError: no file can be written at `path`.
+    `option`: the option that names the file, for the error. Raises UsageError if no file can be written at `path`.
     """
     if target is None:
         return
@@ -109,7 +109,7 @@ def check_output(target: str | os.PathLike[str] | None, option: str) -> None:
 
 
 def file_of(path: Path) -> Path:
-    """Return the path itself, or the file with a report in a folder. Raises UsageError: there is no such file."""
+    """Return the path itself, or the file with a report in a folder. Raises UsageError if there is no such file."""
     try:
         if not path.is_dir():
             if not path.exists():
@@ -130,9 +130,9 @@ def file_of(path: Path) -> Path:
 
 
 def noun_of(file: Path) -> str:
-    """Return the noun of the document in a file: `study` for `dynotune.study/2`.
+    """Return the kind of the document in a file: `study` for `dynotune.study/2`.
 
-    Raises UsageError: the file cannot be read, or its document has no report.
+    Raises UsageError if the file cannot be read, or its document has no report.
     """
     try:
         schema = document.parse(atomic.read(file), document.Head).schema
@@ -155,7 +155,7 @@ def with_article(noun: str) -> str:
 
 @functools.cache
 def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], RenderableType]]]:
-    """Return the type and the report of each kind of document, by noun. An observation becomes a diagnosis first."""
+    """Return the type and the report of each kind of document. An observation first becomes a diagnosis."""
     from dynotune import report
     from dynotune.doctor import all_rules
     from dynotune.report.startup import starts
@@ -226,7 +226,7 @@ def timelines(
 def explained(
     arguments: Sequence[Sequence[Timeline]], question: Question
 ) -> tuple[TraceSummary | TraceDifference, str]:
-    """Return what one trace shows or how two differ, and, if nobody chose, why the files were read so."""
+    """Explain one trace, or compare two; if the user did not choose how files are read, add a note on the choice."""
     from dynotune.trace import arrange, difference, summarise
 
     arrangement = arrange(arguments, question)
@@ -235,7 +235,7 @@ def explained(
 
 
 def examination_of(path: Path) -> Examination:
-    """Read an examination, which somebody else may have written."""
+    """Read an examination, which may come from another machine and is not trusted."""
     from dynotune.schema.diagnosis import Examination
 
     hint = "dynotune doctor --json FILE writes one on the other machine."

@@ -23,7 +23,7 @@ def run_cell(line: str, cell: str) -> None:
 
     The cell must be a whole program without names of other cells. Modules beside the notebook can be imported.
 
-    Raises UsageError: the line cannot be split into words.
+    Raises UsageError if the line cannot be split into words.
     """
     try:
         words = shlex.split(line)

@@ -1,8 +1,8 @@
-"""Advice as data and small programs, and what comes of testing it on this machine.
+"""Store advice as data and small programs, and test the advice on this machine.
 
-`running` tests a claim and judges its evidence, `bundles` reads the claims and keeps evidence.
-`programs/` runs in the user's interpreter: it stands alone and is never imported. How two arms are compared is
-`measure`'s; `doctor` finds claims by word, by finding, and by their traces on a machine.
+`running` tests a claim and judges the evidence; `bundles` reads the claims, and reads and writes evidence.
+The files of `programs/` run in the user's interpreter and are never imported. `measure` compares two arms; `doctor`
+finds claims by word, by finding, and by the settings of a machine.
 """
 
 from typing import TYPE_CHECKING

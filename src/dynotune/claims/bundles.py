@@ -1,4 +1,4 @@
-"""Evidence on disk: one JSON file with its checksum, written whole or not at all. One from elsewhere is untrusted."""
+"""Store evidence in a JSON file with a checksum, written completely or not at all. Files of others are untrusted."""
 
 import functools
 import hashlib
@@ -28,7 +28,7 @@ TEXTS = ("says", "fact", "instead")
 
 @functools.cache
 def all_claims() -> tuple[Claim, ...]:
-    """Return all claims, in the articles' order."""
+    """Return all claims, in the order of the articles that make them."""
     data = tomllib.loads(FILE.read_text(encoding="utf-8"))
     claims = []
     for id_, of in data["claims"].items():
@@ -39,7 +39,7 @@ def all_claims() -> tuple[Claim, ...]:
 
 
 def named(ids: Sequence[str]) -> list[Claim]:
-    """Return the claims with these ids, or rows of articles. Raises UsageError: with the nearest ids as its hint."""
+    """Return the claims with these ids or rows of articles. UsageError, with the nearest ids, if one does not exist."""
     known = {claim.article or claim.id: claim for claim in all_claims()} | {claim.id: claim for claim in all_claims()}
     for id_ in ids:
         if id_ not in known:
@@ -55,27 +55,27 @@ LARGEST_BYTES = 16 << 20
 
 
 def new_bundle(spec: RunSpec) -> Bundle:
-    """Return a bundle without evidence, of this machine and the spec's interpreter."""
+    """Return a bundle without evidence, with the facts on this machine and the interpreter of `spec`."""
     facts = facts_of(spec)
     return Bundle(version=dynotune.__version__, facts={name: facts.get(name, Unknown("not asked")) for name in FACTS})
 
 
 def with_evidence(bundle: Bundle, evidence: Evidence) -> Bundle:
-    """Return the bundle with evidence in place of what it has of this claim."""
+    """Return the bundle with `evidence`, which replaces earlier evidence for the same claim."""
     kept = [one for one in bundle.evidence if one.id != evidence.id]
     return msgspec.structs.replace(bundle, evidence=[*kept, evidence])
 
 
 def write(path: Path, bundle: Bundle) -> None:
-    """Write the bundle with its checksum, without secrets. Raises CannotRunHere: the disk does not take it."""
+    """Write the bundle with its checksum, without secrets. Raises CannotRunHere if that fails."""
     kept = document.without_secrets(msgspec.structs.replace(bundle, sha256=""))
     document.write(path, msgspec.structs.replace(kept, sha256=_digest(document.parse(document.encode(kept)))))
 
 
 def read(path: Path) -> tuple[Bundle, list[str]]:
-    """Return a bundle, and of which claims it cannot be judged again, with the reason.
+    """Return a bundle, and a note for each claim whose evidence cannot be judged again.
 
-    Raises RecordError: it is damaged, was edited, or its verdicts are not what its values say.
+    Raises RecordError if the file is damaged or edited, or a verdict does not follow from the measured values.
     """
     with may_fail(f"read {path}", "", RecordError):
         raw = atomic.read(path, LARGEST_BYTES)
@@ -101,7 +101,7 @@ def _digest(plain: dict[str, Any]) -> str:
 
 
 def _follows(run: Comparison) -> bool:
-    """Whether a comparison's verdict is what its pairs say."""
+    """Return whether a comparison's verdict follows from its pairs."""
     if run.verdict not in ("faster", "slower") and not run.pairs:
         return True
     try:
@@ -112,7 +112,7 @@ def _follows(run: Comparison) -> bool:
 
 
 def flipped(now: Bundle, kept: Sequence[Evidence]) -> list[tuple[Evidence, Evidence]]:
-    """Return what was settled before and is settled otherwise now: then, and now."""
+    """Return the evidence before and now of each claim whose settled verdict has changed."""
     before = {one.id: one for one in kept if one.verdict in SETTLED}
     settled = [one for one in now.evidence if one.verdict in SETTLED and one.id in before]
     return [(before[one.id], one) for one in settled if before[one.id].verdict != one.verdict]

@@ -1,4 +1,4 @@
-"""Testing one claim, by a check in the user's interpreter or a comparison of two arms, and judging its evidence."""
+"""Test a claim by a check in the user's interpreter or by a comparison of two arms, and judge the evidence."""
 
 import hashlib
 import time
@@ -21,22 +21,22 @@ from dynotune.text import words
 
 PROGRAMS = Path(__file__).with_name("programs")
 CHECK_S, COMPARISONS_S = 180.0, 240.0
-"""The most that a check takes, and the comparisons of a claim."""
+"""Longest time in seconds for a check, and for the comparisons of a claim."""
 MOST_PAIRS = 8
 MARGIN = 0.03
-"""A claim of a gain speaks of more than this."""
+"""Differences up to this share do not count as a gain."""
 PRECISION = 2.0
-"""A verdict asks which arm is faster. An interval that tells is no wider than twice the difference: pairs end there."""
+"""Stop once the interval is at most twice as wide as the difference: then it is clear which arm is faster."""
 NEEDED = {"gpu": "on_gpu()", "no gpu": "no_gpu()"}
-"""The expression that a check begins with, and that is asked before a comparison."""
+"""The expression that must be true before a check or a comparison, by what the claim needs."""
 
 
 def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = None) -> Evidence:
-    """Test a claim, and return the evidence; its verdict is `failed` if a program was.
+    """Test a claim, and return the evidence; its verdict is `failed` if the test's program failed.
 
     Args:
-        spec: its command is the interpreter alone.
-        budget_s: for the comparisons of the claim, of which there are three at most.
+        spec: how to run the test; the command consists of the interpreter alone.
+        budget_s: time for the comparisons of the claim, in seconds; there are at most three comparisons.
     """
     begin_s = time.monotonic()
     found: dict[str, Any] = {}
@@ -60,13 +60,13 @@ def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = 
 
 
 def program_hash(claim: Claim) -> str:
-    """Return the SHA-256 of the programs and of the claim's test."""
+    """Return the SHA-256 of all programs and of the claim's check and comparison."""
     parts = [path.read_bytes() for path in sorted(PROGRAMS.glob("*.py"))]
     return hashlib.sha256(b"\0".join([*parts, document.encode([claim.check, claim.compare])])).hexdigest()
 
 
 def _answer(command: Sequence[str], spec: RunSpec) -> dict[str, Any]:
-    """Return what a check printed, or its `error`."""
+    """Return the answer that a check printed, or a dict with its `error`."""
     late = f"it did not end within {CHECK_S:.0f} s"
     ended = probe.run_python(command[0], command[1:], spec.cwd, spec.env, CHECK_S, late)
     if isinstance(ended, Unknown):
@@ -80,7 +80,7 @@ def _answer(command: Sequence[str], spec: RunSpec) -> dict[str, Any]:
 
 
 def _compared(arms: TwoArms, spec: RunSpec, watcher: Watcher, budget_s: float) -> dict[str, list[Comparison]]:
-    """Compare the arms where the claim should be so, within half of the budget; if it is, again and elsewhere."""
+    """Compare the arms on the claim's workload, within half of the budget; if the claim holds, again and elsewhere."""
     end_s = time.monotonic() + budget_s
 
     def on(workload: str, parts: int = 2) -> Comparison:
@@ -112,7 +112,7 @@ def _compared(arms: TwoArms, spec: RunSpec, watcher: Watcher, budget_s: float) -
 
 
 def judged(claim: Claim, evidence: Evidence) -> Evidence:
-    """Return the evidence with the verdict that its raw values carry."""
+    """Return the evidence with the verdict that follows from its raw values."""
     verdict, seen = _of_comparisons(claim, evidence) if evidence.fair else _of_answer(claim, evidence.answer)
     return msgspec.structs.replace(evidence, verdict=verdict, seen=seen)
 
@@ -131,7 +131,7 @@ def _of_answer(claim: Claim, answer: dict[str, object]) -> tuple[Fate, str]:
 def _of_comparisons(claim: Claim, evidence: Evidence) -> tuple[Fate, str]:
     """Judge a claim on the speed of two arms.
 
-    A difference counts once two comparisons show it: one in forty that does nothing would pass a single one.
+    A difference counts only if two comparisons show it: a single comparison errs for one useless setting in forty.
     """
     expects = "faster" if claim.compare is None else claim.compare.expects
     runs = [*evidence.fair, *evidence.elsewhere]

@@ -112,7 +112,7 @@ def _give_up_output() -> None:
 
 
 def command_of(context: typer.Context) -> list[str]:
-    """Return the user's command: the words after `--`. Raises UsageError: there is no command after `--`."""
+    """Return the user's command: the words after `--`. Raises UsageError if there is no command after `--`."""
     command = context.find_root().obj
     if not command:
         raise UsageError(
@@ -233,7 +233,7 @@ def with_command() -> type[Any]:
 
 
 def _named_only() -> None:
-    """Stand in for a subcommand that was not requested."""
+    """Do nothing, in place of a subcommand that was not requested and so is not imported."""
 
 
 def _version(asked: bool) -> None:

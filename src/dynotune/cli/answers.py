@@ -21,7 +21,7 @@ D = TypeVar("D", bound="msgspec.Struct")
 
 
 def show(report: Callable[[D], Any], document: D, json: str | None, *, soft_wrap: bool = False) -> None:
-    """Print the report that `report` makes of the document, without its secrets, unless JSON goes to standard output.
+    """Print `report(document)`, without secrets, unless the JSON goes to standard output.
 
     If a JSON file was requested, it is written without secrets, too.
     """
@@ -37,7 +37,7 @@ def show(report: Callable[[D], Any], document: D, json: str | None, *, soft_wrap
 def write_json(document: object, target: str) -> None:
     """Write `document` to the file `target`, or to standard output if `target` is `-`.
 
-    Raises UsageError: the file cannot be written.
+    Raises UsageError if the file cannot be written.
     """
     from dynotune.schema.document import encode
 

@@ -99,7 +99,7 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
 def show(comparison: Comparison, json: str | None) -> None:
     """Print the comparison, and write it as JSON if asked.
 
-    Raises CommandFailed: the command failed in one of the arms, so that there is no comparison.
+    Raises CommandFailed if the command failed in one of the arms, so that there is no comparison.
     """
     from dynotune.report import comparison_table
 

@@ -19,12 +19,12 @@ def words_asked() -> list[str]:
 
 
 def words(names: Iterable[str]) -> Completer:
-    """Complete one of `names`."""
+    """Suggest those of `names` that begin with the typed word."""
     return lambda incomplete: _begin(((name, "") for name in names), incomplete)
 
 
 def settings(incomplete: str) -> list[tuple[str, str]]:
-    """Complete `knob=`, and the value if the catalogue lists the values."""
+    """Complete the name of a knob, and its value if the catalogue lists the values."""
     from dynotune import knobs
 
     name, equals, _ = incomplete.partition("=")

@@ -24,15 +24,15 @@ _ACCEPTED = (
     "--blocks --max-runs --exclude --strict --compute-capability"
 )
 ACCEPTED = frozenset(_ACCEPTED.split())
-"""Options that a file may set, in each subcommand that has them, unless they name a file there."""
+"""Options that a project may set, in each subcommand that has the option, unless the option names a file there."""
 OF_RESUMED = ("--fail-on", "--lock")
-"""Those of them that are not kept with what is resumed: its budget and all else stay as they were begun."""
+"""Accepted options that also apply with --resume; a resumed measurement keeps its budget and all other options."""
 
 
 def of_project(cwd: Path, parser: Any, ours: Sequence[str]) -> tuple[dict[str, Any], str]:
     """Return click's `default_map` for the command line `ours`, and a line that lists the defaults used from each file.
 
-    Raises UsageError: a table or key is unknown, may not be set by a file, or has a value that the option refuses.
+    Raises UsageError if a table or key is unknown, may not be set by a file, or has a value that the option refuses.
     """
     used: list[str] = []
     for path, raw, table in _tables(cwd):
@@ -44,7 +44,7 @@ def of_project(cwd: Path, parser: Any, ours: Sequence[str]) -> tuple[dict[str, A
 def _of(
     command: Any, table: Any, ours: Sequence[str], above: tuple[str, ...], used: list[str], path: Path, raw: str
 ) -> dict[str, Any]:
-    """Check a table, and its tables for the subcommands in `ours`; add to `used` the options that were not typed."""
+    """Check a table and its tables for the subcommands in `ours`; add the options that were not typed to `used`."""
     subcommands = getattr(command, "commands", {})
     params = {opt[2:]: param for param in command.params for opt in param.opts if above and opt.startswith("--")}
     is_resumed = any(word.split("=")[0] == "--resume" for word in ours)
@@ -80,7 +80,7 @@ def _of(
 
 
 def _value(command: Any, param: Any, flag: str, value: Any) -> Any:
-    """Return the value in the option's type, checked as if it had been typed."""
+    """Convert a value of the file to the option's type, with the checks for a typed value."""
     if flag not in ACCEPTED or "FILE" in (param.metavar or ""):
         raise UsageError(f"{flag} is not taken from a file.", hint="Type it on the command line.")
     if param.is_flag != isinstance(value, bool):
@@ -104,7 +104,7 @@ def _names(key: str, line: str) -> bool:
 def _tables(cwd: Path) -> Iterator[tuple[Path, str, Any]]:
     """Yield each file with its text and table, the nearest first, up to the repository's root or the home folder.
 
-    If `cwd` is inside neither, only `cwd` is searched. Raises UsageError: a file cannot be read.
+    Outside of a repository and the home folder, only `cwd` is searched. Raises UsageError if a file cannot be read.
     """
     folders, home = [cwd, *cwd.parents], os.path.expanduser("~")  # noqa: PTH111 - the other raises without a home
     # A folder that may not be looked into has nothing to say; pathlib's own questions would raise there.

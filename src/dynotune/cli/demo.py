@@ -60,7 +60,7 @@ def demo(
 def example(name: str) -> Path:
     """Return the path of the example `name`, in the installed package or beside the source tree.
 
-    Raises CannotRunHere: the example is in neither place.
+    Raises CannotRunHere if the example is in neither place.
     """
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "examples", package.parents[1] / "examples"):

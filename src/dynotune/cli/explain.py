@@ -26,7 +26,7 @@ def explain(
 
 
 def show(word: str, json: str | None) -> None:
-    """Print what is known about `word`, or write it as JSON. Raises UsageError: nothing is known."""
+    """Print what is known about `word`, or write it as JSON. UsageError if nothing is known about it."""
     from dynotune import doctor, report
     from dynotune.claims import all_claims
 

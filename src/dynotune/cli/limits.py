@@ -33,7 +33,7 @@ def one_thread_for_numbers() -> None:
 def refuse_little_memory() -> None:
     """Refuse an address space so small that loading numpy's BLAS library would hang or abort.
 
-    Raises CannotRunHere: `ulimit -v` allows too little.
+    Raises CannotRunHere if `ulimit -v` allows too little.
     """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:

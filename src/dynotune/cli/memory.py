@@ -60,7 +60,7 @@ def batch_settings(text: str | None) -> list[Setting]:
     """Split `arg.batch=8,16` into one setting per value.
 
     Raises:
-        UsageError: there are fewer than two values, one is not a whole number, or NAME is no argument or variable.
+        UsageError: if there are fewer than two values, one is not a whole number, or NAME is no argument or variable.
     """
     if text is None:
         return []

@@ -42,7 +42,7 @@ _UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 def seconds(text: str, option: str) -> float:
     """Convert `90s`, `15m`, `15min` or `1.5h` to seconds.
 
-    Raises UsageError: the text is not a length of time, or has no unit.
+    Raises UsageError if the text is not a length of time, or has no unit.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?", text.strip())
     if match is None or float(match[1]) == 0:
@@ -120,7 +120,7 @@ Json = Annotated[str | None, option("json", "--json")]
 
 
 def _of_a_run(name: str, flag: str, *, among: Sequence[str] = (), **about: Any) -> Any:
-    """Declare an option of a run; `among` lists the words that the option takes."""
+    """Declare an option of a run; `among` lists the words that the option accepts."""
     words = {"parser": str, "callback": one_of(*among), "autocompletion": completion.words(among)} if among else {}
     return option(name, flag, rich_help_panel=RUN_PANEL, **words, **about)
 
@@ -149,7 +149,7 @@ RUN_OPTIONS: dict[str, Any] = {
     "lanes": Annotated[int, _of_a_run("lanes", "--lanes", parser=_num_lanes)],
     "base": RunDir,
 }
-"""By field of RunSpec, in the order of the help."""
+"""The options of a run by the field of RunSpec, in the order of the help."""
 OF_EVERY_RUN = ("step_function", "phase", "timeout_s", "sandbox", "nice", "lock", "base")
 _OWN_DEFAULTS: dict[str, Any] = {"base": None, "settings": None}
 
@@ -157,12 +157,12 @@ _OWN_DEFAULTS: dict[str, Any] = {"base": None, "settings": None}
 def runs_a_command(*names: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace the parameter `run` of a subcommand by options, and call the subcommand with the resulting RunSpec.
 
-    `run` holds this folder, the environment, and the command after `--`; if there is no command, `check_run` refuses
+    The RunSpec names this folder, the environment, and the command after `--`; without a command, `check_run` refuses
     the run.
 
     Args:
         names: fields of RunSpec that are options of this subcommand in addition to the options of every run.
-        defaults: default values of these options, if they differ from RunSpec's own.
+        defaults: default values of these options that differ from the defaults of RunSpec.
     """
     import msgspec
 
@@ -196,7 +196,7 @@ def run_of(
 ) -> RunSpec:
     """Return the run of the command after `--`, in this folder and with this environment.
 
-    Raises UsageError: a setting does not exist, or a knob was given twice.
+    Raises UsageError if a setting does not exist, or a knob was given twice.
     """
     run = RunSpec(
         command=list(context.find_root().obj or []),
@@ -213,7 +213,7 @@ def run_of(
 def typed_settings(texts: Sequence[str] | None) -> list[Setting]:
     """Return the settings on the command line, one per knob.
 
-    Raises UsageError: a setting does not exist, or a knob was given twice.
+    Raises UsageError if a setting does not exist, or a knob was given twice.
     """
     if not texts:
         return []
@@ -242,9 +242,9 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
 
     Args:
         file: the file by which such a folder is recognised, for example `comparison.json`.
-        but: parameters that may be given together with `--resume`; all others keep their original values.
+        but: parameters that may be given together with `--resume`; all others keep the values of the first run.
 
-    Raises UsageError: the folder does not exist, or another parameter was given.
+    Raises UsageError if the folder does not exist, or another parameter was given.
     """
     from dynotune import launch
 
@@ -272,7 +272,7 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
 
 
 def _is_typed_again(folder: Path, file: str) -> bool:
-    """Return whether a command and settings may be given with --resume: if they hold secrets, or the folder is foreign.
+    """Return whether command and settings may be typed with --resume: if secrets are missing, or the folder is foreign.
 
     `schema.document.completed` and `origin.refuse_foreign` report what is missing.
     """
@@ -294,7 +294,7 @@ def resume_with(folder: Path) -> str:
 
 
 def num_bytes(text: str | None, option: str) -> int | None:
-    """Convert `500M`, `2G` or `1.5GiB` (powers of 1024) or `2GB` (of 1000) to bytes. Raises UsageError: no size."""
+    """Convert `500M`, `2G`, `1.5GiB` (powers of 1024) or `2GB` (of 1000) to bytes; UsageError if `text` is no size."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip().lower())
@@ -347,8 +347,8 @@ def check_run(context: typer.Context, run: RunSpec, candidate: Iterable[Setting]
     `candidate`: settings of an arm in addition to the run's own settings.
 
     Raises:
-        UsageError: there is no command, or the command is not found.
-        CannotRunHere: no folder for records can be made.
+        UsageError: if there is no command, or the command is not found.
+        CannotRunHere: if no folder for records can be made.
     """
     from dynotune import launch
 

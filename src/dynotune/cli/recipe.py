@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("shell", "docker", "kubernetes", "sysctl")
 DEADLINE_S = 1.9
-"""For the facts that `export --format sysctl` asks, as of `doctor`."""
+"""The time limit, in seconds, for collecting the facts that `export --format sysctl` needs, as in `doctor`."""
 
 recipe = typer.Typer(no_args_is_help=True, help="Show, re-verify or export a recipe.")
 
@@ -100,7 +100,7 @@ def verify(
 
 
 def _command(context: typer.Context, found: Recipe, file: Path, run: RunSpec) -> list[str]:
-    """Return the words after `--`, else the recipe's command if the user once typed it here."""
+    """Return the command after `--`, else the recipe's command if the user has typed this command on this machine."""
     command = context.find_root().obj
     if command:
         return list(command)

@@ -62,7 +62,7 @@ def transparently(
     json: str | None = None,
     watch: Callable[[Path | None], Callable[[Exit], bool]] | None = None,
 ) -> NoReturn:
-    """Run the command with the settings, write the run's record, and exit as the command did.
+    """Run the command with the settings, write the run's record, and exit with the command's exit code or signal.
 
     `watch`: starts to watch the run in a folder, and returns a function. That function is called when the run ends,
     before the record is written; if it returns True, dynotune exits with 1.
@@ -147,7 +147,7 @@ def say(text: str) -> None:
 
 
 def _let_interrupts_pass() -> None:
-    """Leave Ctrl-C to the command from here on: dynotune then ends after the command, and as the command did."""
+    """Leave Ctrl-C to the command from here on; dynotune ends after the command, with the same exit code or signal."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         # Not SIG_IGN, which the command would inherit.
         signal.signal(signal.SIGINT, lambda number, frame: None)
@@ -167,7 +167,7 @@ def _end_as(exit_: Exit) -> NoReturn:
 def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, strict: bool) -> list[Setting]:
     """Return the recipe's applicable settings, overridden by those of the command line; print the ones left out.
 
-    Raises CannotRunHere: settings were left out, and `strict` is true.
+    Raises CannotRunHere if settings were left out, and `strict` is true.
     """
     given = typed_settings(texts)
     if recipe is None:
@@ -187,7 +187,7 @@ def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, str
 
 
 def _check_proved(recipe: Recipe, path: Path, facts: Facts, command: list[str], *, strict: bool) -> None:
-    """Print how this machine or command differs from the recipe's. Raises CannotRunHere: if `strict`, and it does."""
+    """Print how machine and command differ from the recipe's. Raises CannotRunHere if `strict` and they differ."""
     from dynotune.recipes import checking
     from dynotune.text import words
 

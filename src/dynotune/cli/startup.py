@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 startup = typer.Typer(no_args_is_help=True, help="JIT and compile caches, and the time to the first step.")
 
 GATES = ("partial", "jit", "cannot")
-"""From the mildest on: each holds for what is worse, too."""
+"""Verdicts on which the option can exit, the mildest first; each includes the worse verdicts."""
 
 
 def scan(
@@ -63,7 +63,7 @@ def scan(
 
 def _places(paths: list[Path], python: str | None, command: list[str] | None) -> code_places.Places:
     """Raises:
-    UsageError: a path does not exist, or `--python` is not an interpreter. CannotRunHere: only a run would show which
+    UsageError: a path does not exist, or `--python` is not an interpreter. CannotRunHere: if only a run shows which
     libraries the command loads.
     """
     from dynotune.probe import interpreter_asked

@@ -146,7 +146,7 @@ def unpack(
 def _refuse(differences: list[Difference], name: str, force: bool) -> None:
     """Refuse a pack that would crash here and, unless forced, a pack that would be useless here.
 
-    Raises CannotRunHere: the error lists every reason.
+    Raises CannotRunHere, whose message lists every reason.
     """
     dangerous = [each for each in differences if each.severity == "dangerous"]
     others = [each for each in differences if each.severity in ("useless", "unknown")]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dynotune.trace import Timeline
 
 Answer = tuple[msgspec.Struct, Callable[[Any], "RenderableType"]]
-"""The document, and what makes its report."""
+"""A document, and the function that renders its report."""
 
 # Reading a smaller one takes no longer than noticing that there was a bar.
 BAR_FROM_BYTES = 8 << 20

@@ -26,7 +26,7 @@ T = TypeVar("T")
 RECIPE = "recipe.toml"
 BUDGET_S = 900.0
 WITH_RESUME = ("budget", "output", "report", "fail_on")
-"""Options that may stand beside --resume: a study that goes on is as it was begun."""
+"""Options that may be typed together with --resume; a resumed study keeps all other options."""
 
 
 @runs_a_command("settings", "objective", "warmup_steps", "window_steps", "seed", "caches", "lanes", seed=0)
@@ -100,7 +100,7 @@ def _shared(context: typer.Context, storage: str | None, name: str) -> dict[str,
 
 
 def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Setting]]:
-    """Read the base recipe. Raises RecordError and UsageError: it is no recipe, or may not be applied."""
+    """Read the base recipe. RecordError, UsageError if the file is no recipe, or may not be applied."""
     from dynotune.recipes import checking
     from dynotune.schema import recipe as recipes
     from dynotune.schema.study import BaseRecipe

@@ -47,7 +47,7 @@ def watch(
         )
 
     def watcher(at: Path, stack: contextlib.ExitStack) -> Watcher:
-        """Yield the watcher of that folder with its outputs; the exit stack ends them."""
+        """Make the watcher of a run folder and its outputs; the exit stack closes the outputs."""
         from dynotune.watch import Commands, Server, Watcher
 
         made = Watcher(at, fail_on=limits)

@@ -18,8 +18,8 @@ def serve(root: Path, *, allow_run: bool) -> None:
         allow_run: let the agent start the user's commands.
 
     Raises:
-        CannotRunHere: the protocol's library is not installed.
-        UsageError: the root is not a folder.
+        CannotRunHere: if the protocol's library is not installed.
+        UsageError: if the root is not a folder.
     """
     from dynotune.schema.errors import CannotRunHere, UsageError
 

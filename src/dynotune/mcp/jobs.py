@@ -25,10 +25,10 @@ from dynotune.schema.errors import UsageError
 from dynotune.text import words
 
 LONGEST_REPORT = 6000
-"""Characters, some 1,500 tokens; the whole is in the folder."""
+"""Largest number of characters of a report, some 1,500 tokens; the whole report is in the job's folder."""
 LONGEST_LINE, LAST_LINES = 200, 4
 WITHOUT_REPORT = ("explain", "knobs")
-"""They print all they know; with `--json` they print nothing."""
+"""Subcommands that print their whole answer; with `--json` they print nothing."""
 _VERDICT = ("verdict", "speedup", "ci", "unit", "reason")
 
 
@@ -43,7 +43,7 @@ class Job:
         return self.folder.name
 
     def is_running(self) -> bool:
-        """Return whether the job's own process still runs. A job runs until its end is written to its folder."""
+        """Return whether the job's own process still runs. A job runs until its exit code is in its folder."""
         if self._text("exit_code") or not (noted := self._text("process").split()):
             return False
         try:
@@ -108,7 +108,7 @@ def start(subcommand: Sequence[str], root: Path, folder: Path, command: Sequence
     """Start `dynotune SUBCOMMAND -- COMMAND` in `folder`, for a server of `root`.
 
     Raises:
-        UsageError: the job's folder cannot be made, or the process cannot be started.
+        UsageError: if the job's folder cannot be made, or the process cannot be started.
     """
     job = Job(base() / f"{subcommand[0]}-{secrets.token_hex(4)}")
     written = [] if subcommand[0] in WITHOUT_REPORT else ["--json", str(job.folder / "answer.json")]
@@ -140,7 +140,7 @@ def find(id: str, root: Path) -> Job:
     """Return the job with this id that a server of this root started, including earlier servers.
 
     Raises:
-        UsageError: there is no such job.
+        UsageError: if there is no such job.
     """
     known = {path.parent.name: path for path in base().glob("*/root")}
     if id not in known or known[id].read_bytes() != os.fsencode(root):

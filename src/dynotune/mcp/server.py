@@ -40,13 +40,13 @@ Answer = dict[str, Any]
 
 
 class _Tools:
-    """State that all tools share: the folder in which they may work, and the commands that they may start."""
+    """State of all tools: the folder in which tools may work, and the commands that tools may start."""
 
     def __init__(self, root: Path, *, allow_run: bool) -> None:
         self.root, self.allow_run = root.resolve(), allow_run
 
     async def at_once(self, *subcommand: str) -> Answer:
-        """Run a subcommand that starts none of the user's commands."""
+        """Run a subcommand that does not start a command of the user."""
         return await self._done(partial(jobs.start, subcommand, self.root, self.root), 120.0, None)
 
     async def of_command(

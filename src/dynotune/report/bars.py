@@ -22,7 +22,7 @@ class Part:
     Args:
         field: name of the part's field in the shares.
         glyph, ascii_glyph: the character that fills the part; distinct without colour.
-        alone: name of the part if there is no device; "" for the same name.
+        alone: name of the part on a machine without a device; "" if the name is the same.
     """
 
     field: str
@@ -74,7 +74,7 @@ class Bar:
     """A bar that shows shares.
 
     Args:
-        widest: largest width in columns.
+        widest: largest width of the bar, in terminal columns.
         of_width: the fraction of that width that the bar takes.
     """
 
@@ -114,7 +114,7 @@ class Legend:
     """A legend: the parts with their shares and times, in two columns if there is room.
 
     Args:
-        time: function that formats the time of a share.
+        time: a function that formats a share of the whole as a time.
     """
 
     parts: Sequence[Part]

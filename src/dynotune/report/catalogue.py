@@ -22,7 +22,7 @@ EFFECT_STYLES = {"exact": "green", "sampling": "green", "numerics": "yellow", "s
 
 
 def table(knobs: Sequence[Knob]) -> RenderableType:
-    """Build a table with one row per knob, and explain the table's words below it."""
+    """Build a table with one row per knob, and explain below the table what its columns mean."""
     rows = layout.table("Knob:whole", "What it does:text", style="bold")
     family = ""
     for knob in knobs:

@@ -12,17 +12,17 @@ from dynotune.schema.claims import CHANGES, SETTLED, Bundle, Claim, Explained, E
 from dynotune.text import words
 
 SCOPES = {
-    "machine": "the machine and environment alone, by dynotune doctor or dynotune diagnose",
-    "program": "a watched command, by dynotune diagnose",
+    "machine": "The rule needs only facts on machine and environment: dynotune doctor or diagnose.",
+    "program": "The rule needs a run of the command, which dynotune diagnose watches.",
 }
 
 
 def claim_report(claim: Claim, names: Container[str] = ()) -> RenderableType:
-    """Show one claim: what people say, what is true, and how the claim is tested; or only the named rows of these."""
+    """Show one claim: what people say, what is true, and how the claim is tested; or only the rows called `names`."""
     rows = [
-        ("said", claim.says),
-        ("seen", claim.seen),
-        ("so is", claim.fact or ("It is so." if claim.read == "true" else "Not known.")),
+        ("claim", claim.says),
+        ("seen here", claim.seen),
+        ("what is true", claim.fact or ("The claim is true." if claim.read == "true" else "This is not known.")),
         ("instead", claim.instead),
         ("source", claim.source),
         ("findings", ", ".join(claim.bears_on)),
@@ -45,7 +45,7 @@ def _test(claim: Claim) -> str:
 
 
 def claims_table(claims: Iterable[Claim]) -> RenderableType:
-    rows = table("Claim:whole", "Tested:dim", "What is said:wide")
+    rows = table("Claim:whole", "Tested:dim", "What people claim:wide")
     for claim in claims:
         tested = "no" if claim.untestable else claim.needs or "anywhere"
         rows.add_row(claim.id, tested, claim.says)
@@ -53,7 +53,7 @@ def claims_table(claims: Iterable[Claim]) -> RenderableType:
 
 
 def evidence_table(bundle: Bundle) -> RenderableType:
-    rows = table("Claim:whole", "Verdict:whole", "Seen:wide")
+    rows = table("Claim:whole", "Verdict:whole", "Observation:wide")
     for one in bundle.evidence:
         verdict = Text(one.verdict, "bold" if one.verdict in SETTLED else "dim")
         rows.add_row(Text(words.plain(one.id)), verdict, Text(words.plain(one.seen)))

@@ -21,7 +21,7 @@ from dynotune.text import words
 NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
 NUM_UNKNOWN = 10
 NUM_IN_BRIEF = 3
-"""Further findings that a screen has room for, a line each."""
+"""Number of further findings that a screen has room for, one line each."""
 LONGEST_REASON = 120
 SEVERITY_STYLES: dict[Severity, str] = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
 UPPER_BOUNDS = "upper bounds that overlap and do not add up; compare proves the gain"
@@ -114,7 +114,7 @@ def _title_of(finding: Finding) -> Table:
 
 
 def cost(finding: Finding) -> str:
-    """Say how much of a step the finding costs at most, and its kind if that is not speed."""
+    """Write how much of a step the finding costs at most, or what the finding affects if not speed."""
     kind = {"speed": "", "jitter": "", "start": "time to the first step"}.get(finding.kind, finding.kind)
     if isinstance(finding.share, Unknown):
         bound = "" if finding.kind not in ("speed", "jitter") else "how much is not known"

@@ -31,14 +31,14 @@ def examination_report(examination: Examination, *, costs: Mapping[str, str]) ->
     """Show the whole examination, worst findings first.
 
     Args:
-        costs: finding id to the text on why the finding costs time.
+        costs: for the id of each finding, the text on why the finding costs time.
     """
     parts: list[RenderableType] = [_head(examination)]
     parts += [finding_lines(finding, costs=costs.get(finding.id, "")) for finding in examination.findings]
     if examination.differences is not None:
         parts.append(_differences(examination.differences))
     if examination.claims:
-        rows = ("said", "instead") if is_brief() else ()
+        rows = ("claim", "instead") if is_brief() else ()
         claims = spaced(claim_report(claim, rows) for claim in examination.claims)
         parts.append(_titled("Does not do what people say", claims))
     if examination.unknown and not is_brief():
@@ -152,7 +152,7 @@ def _value(name: str, value: Value | Unknown) -> Text:
 
 
 def _run(values: Sequence[int | str]) -> str:
-    """Show how many numbers there are, then the numbers; of a long row only both ends."""
+    """Write how many numbers there are, then the numbers; if there are many, only the first and the last ones."""
     if not all(isinstance(value, int) for value in values):
         return ", ".join(map(str, values))
     listed = f"{values[0]} … {values[-1]}" if len(values) > MOST_NUMBERS else ", ".join(map(str, values))
@@ -160,7 +160,7 @@ def _run(values: Sequence[int | str]) -> str:
 
 
 def _not_known(unknown: Sequence[NotKnown]) -> RenderableType:
-    """List unknown facts; rules that lack the same fact stand together."""
+    """List unknown facts, each with all the rules that need it."""
     by_reason: dict[str, list[str]] = {}
     for each in unknown:
         by_reason.setdefault(words.plain(f"{each.missing}: {each.reason}"), []).append(words.plain(each.id))

@@ -26,15 +26,15 @@ class Parts:
         recipe: path of the recipe file, as the user typed it.
         about: lines on the gain and the machine.
         command: the command on which the recipe was proved; may be empty.
-        typed: settings that `dynotune run` takes only from its user.
-        left_out: settings that are written only if the user types them, each with the options to type.
+        typed: settings that `dynotune run` accepts only from its own command line.
+        left_out: settings that are exported only if the user types options, each with these options.
         variables: name to value; `secret` lists the names of variables whose values must not be written.
         preload: libraries to put first in LD_PRELOAD, by their sonames.
         unset: variables to remove.
         code: setting to the line of Python that applies the setting.
-        beside: setting to what else has to be done for the setting.
+        beside: setting to the further action that the setting requires.
         shm_size: shared memory for the batches of loader workers, `16Gi`; "" if no setting needs any.
-        shm_why: how that size was determined.
+        shm_why: how the size of shared memory was determined.
     """
 
     recipe: str

@@ -22,11 +22,11 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def table(*columns: str, style: str = "dim", gap: int = 2) -> Table:
-    """Build an empty table without rules.
+    """Build an empty table without ruled lines.
 
     Args:
         columns: each column as "Header:kind", with a kind of `KINDS`. If no column has a header, no header is shown.
-        style: of the headers. gap: blanks between columns.
+        style: style of the headers. gap: number of blanks between columns.
     """
     parts = [column.rpartition(":") for column in columns]
     shows = any(header for header, _, _ in parts)

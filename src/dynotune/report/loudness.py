@@ -1,9 +1,9 @@
-"""Hold how much dynotune prints: the command line sets it once, reports read it before they leave something out."""
+"""Store how much dynotune prints. The command line sets this once; reports read it before they leave rows out."""
 
 import sys
 
 said = {"quiet": False, "verbose": False}
-"""Quiet: nothing but answers and errors. Verbose: also the rows that reports leave out."""
+"""quiet: print only answers and errors. verbose: also print the rows that reports otherwise leave out."""
 
 
 def most(num: int) -> int:
@@ -12,5 +12,5 @@ def most(num: int) -> int:
 
 
 def is_brief() -> bool:
-    """Tell whether an answer is cut to a screen: on a terminal, without `--verbose`. A pipe or file gets all of it."""
+    """Tell whether an answer is cut to a screen: on a terminal, without `--verbose`. Pipes and files get all of it."""
     return sys.stdout.isatty() and not said["verbose"]

@@ -18,11 +18,11 @@ from dynotune.text import words
 NUM_FINDINGS = 6
 NUM_PARTS = 3
 NUM_LINES = 8
-"""Lines of a snapshot, which tells nothing else."""
+"""Number of source lines to show for a snapshot, which contains no other information."""
 FAR = 16
-"""Times the largest batch that was run: the program may choose other algorithms there."""
+"""Predictions beyond this multiple of the largest batch that was run are doubtful: the algorithms may change."""
 NOTABLE_BYTES = 256 << 20
-"""Memory of others: the driver keeps less than that for itself."""
+"""Report memory of other processes from this size on: the driver keeps less for itself."""
 # fmt: off
 _LOOKS: dict[TermName, tuple[str, str]] = {
     "weights": ("weights", "#2e7d32"), "gradients": ("gradients", "#c9a227"),
@@ -36,7 +36,7 @@ _LOOKS: dict[TermName, tuple[str, str]] = {
 }
 # fmt: on
 LOOKS = {name: Part(name, label, "█", label[0], colour) for name, (label, colour) in _LOOKS.items()}
-"""Each term on the screen and on the page."""
+"""Name, label and character of each memory term on the screen and on the page."""
 
 
 def memory_report(account: MemoryAccount) -> RenderableType:
@@ -99,7 +99,7 @@ def _said(rank: RankMemory, peak: Moment) -> str:
 
 
 def _whose(term: Term) -> Text:
-    """Name the modules that hold most of a term, else the source line; for a snapshot, the lines with their sizes."""
+    """Name the modules with most of a term's memory, else the source line; for a snapshot, source lines with sizes."""
     if term.modules and term.name != "blocks":
         told = [f"{words.plain(name, longest=60)} {words.num_bytes(size)}" for name, size in term.modules.items()]
         return Text(", ".join(told[:NUM_PARTS]), style="cyan")

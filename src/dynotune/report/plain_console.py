@@ -10,7 +10,7 @@ from rich.segment import Segment
 from dynotune.report import loudness
 
 _PICTURES = {number: 0x2400 + number for number in range(0x20)} | {0x7F: 0x2421}
-"""Of control characters, as Unicode draws them: `␛`."""
+"""Control characters to the pictures that Unicode has for them, such as `␛`."""
 
 
 def console(*, stderr: bool = False, soft_wrap: bool = False, is_error: bool = False) -> Console:

@@ -14,7 +14,7 @@ from dynotune.text import words
 NOT_ASKED = "not asked for"
 NAMES = {"loader": "the loader alone", "step": "one batch, again and again", "both": "both, as a step is"}
 LEAST_SHARE = 0.01
-"""Of a step; less than two runs differ by is no gain."""
+"""The smallest gain to report, as a share of a step: two equal runs may differ by less than this."""
 
 
 def upper_bounds_report(upper_bounds: Sequence[UpperBound] | Unknown) -> list[RenderableType]:

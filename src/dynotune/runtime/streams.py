@@ -126,8 +126,8 @@ def resolved(device: torch.device | str | int | None) -> torch.device:
     """Return `device` with its index, after checking that it can be used.
 
     Raises:
-        InputError: no device is given, it is not a device, or it is neither an NVIDIA GPU nor the CPU.
-        DeviceError: the GPU does not exist here.
+        InputError: if no device is given, or `device` is not a device, or is neither an NVIDIA GPU nor the CPU.
+        DeviceError: if the GPU does not exist here.
     """
     if device is None:
         raise InputError("No device was given.", hint="Name one: device='cuda', 'cuda:1' or 'cpu'.")

@@ -54,7 +54,7 @@ def accumulate(
 
     Args:
         model: the model that `loss` calls, in its distributed wrapper if it has one.
-        optimizer: optimizer of the model's parameters.
+        optimizer: the optimizer of the model's parameters.
         micro_batches: a loader, or a Prefetcher around a loader.
         num_steps: number of micro-batches per optimizer step.
         loss: `loss(model, micro_batch)` returns a scalar with a gradient, the mean over the micro-batch. Use autocast
@@ -68,7 +68,7 @@ def accumulate(
         An `OptimizerStep` after each step of the optimizer.
 
     Raises:
-        InputError: `num_steps` is below 1, a loss is not a scalar with a gradient, or a weight is not positive.
+        InputError: if `num_steps` is below 1, a loss is not a scalar with a gradient, or a weight is not positive.
         Exceptions of the loader, `loss` or `before_step`; the optimizer has then not stepped on an incomplete window.
     """
     if num_steps < 1:

@@ -19,7 +19,7 @@ _GENERAL = ("host-bound", "loader-bound", "num-workers-zero", "launch-bound", "l
 
 
 class _Habit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of habits.toml, whose head explains the fields. Patterns in a list are alternatives."""
+    """One habit of habits.toml, whose head explains the fields. A line must match one of several patterns."""
 
     title: str
     what: str
@@ -48,10 +48,10 @@ def _rule_of(id: str, habit: _Habit) -> Rule:
     @rule(
         id=id,
         title=habit.title,
-        sees="where a sampler saw the thread of the steps, or the loader's workers: a line that calls this, or whose "
-        "text does.",
-        costs="the line's part of the time between operators, or of the wait for the loader; with a device, at most "
-        "what it waits for the host.",
+        sees=f"The rule looks for source lines at which a sampler saw the loader's workers, or the thread that runs "
+        f"the steps, do this work: {habit.what[0].lower()}{habit.what[1:]}.",
+        costs="The cost is the source line's share of the time between operators, or of the wait for the loader; with "
+        "a device, at most the time for which the device waits for the host.",
         wrong_when=habit.wrong_when,
         explains=_GENERAL,
     )

@@ -12,7 +12,7 @@ from dynotune.schema.memory import Moment, RankMemory
 from dynotune.schema.trace_summary import Place
 
 Saved = Callable[[RankMemory, Moment], float]
-_WRONG = "the peak lies elsewhere once this is done: the next highest level then bounds what is saved."
+_WRONG = "The finding is wrong if memory then peaks at another point in time: that peak bounds the saving."
 
 
 def _lists(peak: Moment) -> tuple[str, list[int]]:
@@ -49,7 +49,7 @@ def _saving(id: str, saved: Saved, *, term: str = "", remedy: str = "") -> Rule:
         remedy: text with `{modules}`; "" for the one in findings.toml.
     """
 
-    @rule(id=id, costs="memory.", wrong_when=_WRONG)
+    @rule(id=id, costs="The finding costs device memory, not time.", wrong_when=_WRONG)
     def judge(view: ObservationView) -> Judgements:
         # Rules on memory that was not recorded find nothing, as if memory had not been asked for.
         ranks = [] if isinstance(view.observation.memory, Unknown) else view.observation.memory

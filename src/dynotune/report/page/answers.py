@@ -27,7 +27,7 @@ WORDS = {
     "arrow": arrow,
     "parts": NAMES,
 }
-"""How templates write what they show."""
+"""Functions and filters with which templates format values."""
 
 
 def of_comparison(found: Comparison) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def page(found: Found, *, recipe: str = "") -> str:
         recipe: text of a study's `recipe.toml`; "" if there is none.
 
     Raises:
-        CannotRunHere: the installed plotly contains no script to embed in the page.
+        CannotRunHere: if the installed plotly contains no script to embed in the page.
     """
     name, told = _story(found, recipe)
     scripts = [_plotly(), _part("page.js")] if told["figures"] else []
@@ -102,7 +102,7 @@ def write(
     """Write the page at `path` completely, or not at all.
 
     Args:
-        own_name: as for `atomic.write`.
+        own_name: passed to `atomic.write`.
         form: `page` or `markdown`.
 
     Raises:
@@ -194,7 +194,7 @@ def _plotly() -> str:
     """Return Plotly's script in a form that can be embedded in a page.
 
     Raises:
-        CannotRunHere: the script is not installed.
+        CannotRunHere: if the script is not installed.
     """
     try:
         text = files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")

@@ -108,7 +108,7 @@ def worths(rows: Sequence[Tried], *, margin: float) -> Figure | None:
 
 
 def pairs(comparison: Comparison) -> Figure | None:
-    """Plot the speed-up of a comparison with its interval, and each pair below."""
+    """Plot the speed-up of a comparison with its confidence interval, and the ratio of each pair below."""
     ratios = [pair.baseline_s / pair.candidate_s for pair in comparison.pairs if pair.candidate_s > 0]
     if comparison.speedup is None or not ratios:
         return None

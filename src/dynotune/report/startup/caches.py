@@ -65,7 +65,7 @@ def packed_report(packed: Packed, variables: dict[str, str]) -> RenderableType:
     """Show the contents of the pack, the machine for which it was made, and the lines that unpack it elsewhere.
 
     Args:
-        variables: variables of caches below `FOLDER`, for those lines.
+        variables: environment variables that name caches below `FOLDER`, for the lines that unpack.
     """
     files = f"{len(packed.manifest.files):,} files of {words.num_bytes(packed.manifest.total_bytes)}"
     what = f"{words.plain(packed.file)}, {words.num_bytes(packed.size_bytes)}, {files}"
@@ -88,7 +88,7 @@ def unpacked_report(unpacked: Unpacked, *, trusted_by: str) -> RenderableType:
     """Show what was unpacked where, how this machine differs, and the lines for an image and a volume.
 
     Args:
-        trusted_by: the option that allowed unpacking, to repeat in those lines.
+        trusted_by: the option that allowed unpacking, to repeat in the lines for an image and a volume.
     """
     kept = f", {unpacked.num_kept:,} were there already" if unpacked.num_kept else ""
     what = f"{unpacked.num_new:,} files of {words.num_bytes(unpacked.new_bytes)}{kept}."

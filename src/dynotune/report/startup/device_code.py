@@ -15,7 +15,7 @@ from dynotune.text import words
 
 MOST_LIBRARIES, MOST_PROBLEMS = 25, 8
 STYLES = {"cannot": "red", "jit": "yellow", "unknown": "yellow", "partial": "", "native": "green", "empty": "dim"}
-"""Verdicts, the worst first."""
+"""The style of each verdict, the worst verdict first."""
 OF_OTHERS = "in part"
 
 PARTIAL = (
@@ -41,7 +41,7 @@ def device_code_report(found: DeviceCode, *, every: bool = False) -> RenderableT
     """Show the whole answer: the scanned libraries, what each GPU does with them, worst first, and the remedies.
 
     Args:
-        every: show all libraries and problems.
+        every: whether to show all libraries and problems.
     """
     parts: list[RenderableType] = [_head(found)]
     if found.libraries:

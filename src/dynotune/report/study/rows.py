@@ -12,16 +12,16 @@ from dynotune.schema.study import Candidate, Estimate, OutcomeKind, Phase, Study
 from dynotune.text import words
 
 Kind = OutcomeKind | Literal["open"]
-"""A fate, or none yet."""
+"""The fate of a setting; open if the study has not decided yet."""
 
 
 class Look(NamedTuple):
-    """How a fate is displayed.
+    """The way in which a setting's fate is displayed.
 
     Args:
         style: the fate's style in the terminal.
         mark: the character beside the fate's name; for a measured fate, the plot's symbol.
-        symbol, colour: of the fate's points in a plot, by Plotly's and the page's names.
+        symbol, colour: the symbol (Plotly's name) and the colour (the page's name) of the fate's points in a plot.
         meaning: explanation of the plot's points; "" if there are few of them.
     """
 
@@ -46,7 +46,7 @@ KINDS: dict[Kind, Look] = {
     "not-tried": Look("not tried", "dim", "–"),
     "open": Look("not decided yet", "dim", "◇", meaning="not decided yet"),
 }
-"""In the order in which they are told."""
+"""The fates in the order in which reports list them."""
 
 PHASES: dict[Phase, str] = {
     "pilot": "pilots",
@@ -62,7 +62,7 @@ BETTER: dict[Objective, str] = {
     "memory": "less memory",
     "energy": "less energy",
 }
-"""What a ratio above 1 is called."""
+"""The word for a ratio above 1, by objective."""
 
 # Runs in fresh processes before turns within one.
 PREFERRED: tuple[Phase, ...] = ("confirm", "prune", "switch")

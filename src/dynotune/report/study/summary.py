@@ -39,7 +39,7 @@ def study_report(study: Study, *, recipe: str = RECIPE) -> RenderableType:
     """Show the whole answer of `report.html` on one screen.
 
     Args:
-        recipe: path of the recipe, for the commands that use it.
+        recipe: path of the recipe, for the commands that use the recipe.
     """
     parts: list[RenderableType] = [
         _head(study),

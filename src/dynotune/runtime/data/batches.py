@@ -31,7 +31,7 @@ def mapped(batch: Any, leaf: Callable[[Any], Any]) -> Any:
 
     Containers are copied, never changed; all other objects are passed on as they are.
 
-    Raises InputError: a mapping cannot be rebuilt.
+    Raises InputError if a mapping cannot be rebuilt.
     """
     if isinstance(batch, torch.Tensor) or has_own_to(batch):
         return leaf(batch)

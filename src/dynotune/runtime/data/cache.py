@@ -37,7 +37,7 @@ class SampleCache(Dataset):  # type: ignore[misc]
         key: text that identifies the samples. Choose another key when files or transforms change.
 
     Raises:
-        InputError: the folder holds other samples or other files, or a sample cannot be kept.
+        InputError: if the folder holds other samples or other files, or a sample cannot be kept.
     """
 
     def __init__(self, dataset: Any, folder: str | os.PathLike[str], *, max_bytes: int, key: str) -> None:

@@ -32,10 +32,10 @@ def decode_on_device(sources: Sequence[str | os.PathLike[str] | bytes], device: 
     `Prefetcher`'s `transform`. EXIF orientation is ignored.
 
     Args:
-        sources: paths of files, or their contents as bytes.
+        sources: paths of picture files, or the contents of the files as bytes.
 
     Raises:
-        DeviceError: the device is not usable here.
+        DeviceError: if the device is not usable here.
     """
     device = resolved(device)
     with ThreadPoolExecutor(4) as pool:

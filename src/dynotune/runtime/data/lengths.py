@@ -30,11 +30,11 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
         max_tokens: most tokens in a batch: its size times its longest sequence, or their sum with `packed`.
         packed: make batches for `pack`, which mix sequences of all lengths.
         rank, num_ranks: this process's rank, and how many there are; by default those of `torch.distributed`.
-        drop_last: with `batch_size` alone, leave out sequences, drawn anew each epoch, instead of a smaller batch.
+        drop_last: with `batch_size` alone, leave out some sequences in each epoch instead of making a smaller batch.
 
     Raises:
-        InputError: there is no limit, a limit is below 1, a length is negative, or the rank does not exist.
-        TooLargeError: a sequence is longer than `max_tokens`.
+        InputError: if there is no limit, a limit is below 1, a length is negative, or the rank does not exist.
+        TooLargeError: if a sequence is longer than `max_tokens`.
     """
 
     def __init__(

@@ -25,11 +25,11 @@ def pack(
         of each sequence's `labels` becomes -100: a causal loss would predict it from the sequence before.
 
     Args:
-        for_transformers: use the names that Transformers' FlashAttention expects for the last two.
+        for_transformers: use the names that Transformers' FlashAttention expects for `cu_seqlens` and `max_seqlen`.
 
     Raises:
-        InputError: there is no sample, a sample is empty, or a key does not have one value per token.
-        TooLargeError: there are more than `max_tokens` tokens.
+        InputError: if there is no sample, a sample is empty, or a key does not have one value per token.
+        TooLargeError: if there are more than `max_tokens` tokens.
     """
     lengths = [len(sample["input_ids"]) for sample in samples]
     if not lengths or not all(lengths):
@@ -70,8 +70,8 @@ def check_packing(
         The largest difference, as a share of the largest output.
 
     Raises:
-        NumericsError: attention mixes the sequences, or positions continue from one sequence to the next.
-        InputError: there are fewer than two samples.
+        NumericsError: if attention mixes the sequences, or positions continue from one sequence to the next.
+        InputError: if there are fewer than two samples.
     """
     if len(samples) < 2:
         raise InputError("Two samples are needed to see whether packing mixes them.")

@@ -71,7 +71,7 @@ class _Iteration:
 
 
 class Prefetcher(Generic[Batch]):
-    """Iterates over `loader` with its batches on the device, `depth` of them uploaded ahead.
+    """Iterates over the batches of `loader` on the device; `depth` batches are uploaded ahead.
 
     Tensors, nested in dicts, lists, tuples, named tuples and dataclasses, are uploaded on a side stream and arrive in
     containers of the same types; an object with its own `to` is moved by that method. Pinned tensors are uploaded
@@ -88,13 +88,13 @@ class Prefetcher(Generic[Batch]):
         loader: a DataLoader, or any iterable of batches; each iteration restarts it.
         device: device to upload to.
         depth: number of batches uploaded ahead; 0 uploads each batch when it is requested.
-        dtype: type to which floating-point tensors are converted, on the device; integers and bytes stay.
+        dtype: dtype to which floating-point tensors are converted on the device; integers and bytes stay.
         channels_last: convert 4-D floating-point and uint8 tensors (images) to channels_last, on the device.
         transform: function of each batch on the device, run on the side stream; the loop receives its result.
 
     Raises:
-        InputError: the depth is below 0, the dtype is not floating-point, or no device is named.
-        DeviceError: the device is not usable here.
+        InputError: if the depth is below 0, the dtype is not floating-point, or no device is named.
+        DeviceError: if the device is not usable here.
     """
 
     def __init__(

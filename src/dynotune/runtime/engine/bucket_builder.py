@@ -80,7 +80,7 @@ def prepared_input(tensor: torch.Tensor, dtype: torch.dtype, device: torch.devic
 def _forwards(model: torch.nn.Module, compile: Compile, device: torch.device) -> list[_Forward]:
     """List the ways to run the model, in the order of trying; the eager model is always among them.
 
-    Raises InputError: torch.compile does not take an argument, or a mode captures graphs of its own.
+    Raises InputError if torch.compile does not take an argument, or a mode captures graphs of its own.
     """
     if compile is None:
         compile = device.type == "cuda"
@@ -148,8 +148,8 @@ class Builder:
         """Build the bucket, and check its outputs.
 
         Raises:
-            NumericsError: the prepared model exceeds the tolerance in every way, eager included.
-            torch.OutOfMemoryError: the bucket does not fit.
+            NumericsError: if the prepared model exceeds the tolerance in every way, eager included.
+            torch.OutOfMemoryError: if the bucket does not fit.
         """
         started = time.perf_counter()
         with _tuned_convolutions(self._tunes), _no_recompile_limit(self._compiles):

@@ -12,7 +12,7 @@ Shapes = tuple[tuple[int, ...], ...]
 """The shape of each input, in order."""
 
 _MAX_REMEMBERED = 1024
-"""So many foreign shapes are remembered with the bucket that serves them: an endless variety must not grow memory."""
+"""Largest number of shapes without a bucket of their own to remember: an endless variety must not fill memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def parse_buckets(shapes: Any, dtype: torch.dtype) -> list[Bucket]:
             a tuple of these, one per input of the model.
         dtype: dtype of floating-point inputs, as the model receives them.
 
-    Raises InputError: the form is wrong, a list is empty, a dimension is below 1, a bucket occurs twice, or buckets
+    Raises InputError if the form is wrong, a list is empty, a dimension is below 1, a bucket occurs twice, or buckets
     differ in the number or the dtypes of their inputs.
     """
     listed = shapes if isinstance(shapes, list) else [shapes]
@@ -128,7 +128,7 @@ def _is_shape(item: Any) -> bool:
 def as_tensor(value: Any, what: str) -> torch.Tensor:
     """Return `value` as a tensor that shares its memory; accepts numpy arrays and objects with `__array_interface__`.
 
-    Raises InputError: the value is neither a tensor nor an array.
+    Raises InputError if the value is neither a tensor nor an array.
     """
     if isinstance(value, torch.Tensor):
         return value

@@ -25,7 +25,7 @@ from dynotune.runtime.engine.prepare import Checked, Inputs, own_dtype
 from dynotune.runtime.engine.stats import DtypeTried
 
 NO_WORSE, NOTHING = 4.0, 2.0**-24
-"""Errors within this factor of the model's own are no worse: two bits. No smaller one is an error."""
+"""Errors up to this factor (two bits) times the model's own error are no worse; errors below NOTHING do not count."""
 WORTH = 1.02
 NUM_ROUNDS, NUM_CALLS = 8, 5
 REACH = 2.365 / math.sqrt(NUM_ROUNDS)

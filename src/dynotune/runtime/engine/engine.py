@@ -78,10 +78,10 @@ class Engine(Closing):
         time_every: on a GPU, time every n-th call.
 
     Raises:
-        InputError: an argument cannot be used, or the model fails on a bucket.
-        NumericsError: the eager model gives NaN, or the error exceeds the tolerance.
-        DeviceError: the device is not available.
-        torch.OutOfMemoryError: not even one bucket fits. If some fit, the others are left out, and a warning is logged.
+        InputError: if an argument cannot be used, or the model fails on a bucket.
+        NumericsError: if the eager model gives NaN, or the error exceeds the tolerance.
+        DeviceError: if the device is not available.
+        torch.OutOfMemoryError: if no bucket fits. If some fit, the others are left out, and a warning is logged.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Engine(Closing):
             eagerly, which is counted, and logged once.
 
         Raises:
-            InputError: an input does not fit (number, dtype, device), is empty, or outputs are lent to another thread.
+            InputError: if an input does not fit (number, dtype, device) or is empty, or another thread borrows outputs.
             ClosedError, ForkedError, CaptureError: used after close, in a forked child, or during a capture.
         """
         self._lifetime.check()

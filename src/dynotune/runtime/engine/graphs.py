@@ -125,8 +125,8 @@ def capture(
         kept: called after the warm-up and after the capture; returns further tensors that the graph reads.
 
     Raises:
-        CaptureError: an operation in `forward` cannot be captured.
-        torch.OutOfMemoryError: memory is too small for the warm-up or the capture.
+        CaptureError: if an operation in `forward` cannot be captured.
+        torch.OutOfMemoryError: if memory is too small for the warm-up or the capture.
     """
     device = stream.device
     with _CAPTURING, torch.cuda.device(device), torch.no_grad():

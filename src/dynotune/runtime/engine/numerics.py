@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 from dynotune.runtime.errors import NumericsError
 
 ErrorMeasure = Callable[[torch.Tensor, torch.Tensor], float]
-"""From the expected and the found output to one number; 0 is equal."""
+"""A function of the expected and the actual output that returns their difference as one number; 0 means equal."""
 
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 _TF32_TOLERANCE = 5e-3
@@ -52,7 +52,7 @@ def relative_error(expected: torch.Tensor, found: torch.Tensor) -> float:
 def outputs_error(expected: Any, found: Any, measure: ErrorMeasure = relative_error) -> float:
     """Return the largest error over all tensors of two nested outputs.
 
-    Raises NumericsError: the outputs differ in structure or in shapes.
+    Raises NumericsError if the outputs differ in structure or in shapes.
     """
     expected_leaves, expected_form = pytree.tree_flatten(expected)
     found_leaves, found_form = pytree.tree_flatten(found)

@@ -102,7 +102,7 @@ log = logging.getLogger("dynotune.runtime")
 
 Inputs = tuple[torch.Tensor, ...]
 Checked = Callable[[Any], Any]
-"""From a model's outputs to those that are compared with the eager model's."""
+"""A function of a model's outputs that returns the outputs to compare with the eager model's."""
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ def own_dtype(model: torch.nn.Module) -> torch.dtype:
 def device_of(model: torch.nn.Module) -> torch.device:
     """Return the model's device; the CPU if the model has neither parameters nor buffers.
 
-    Raises InputError: the model is spread over several devices.
+    Raises InputError if the model is spread over several devices.
     """
     devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
     if len(devices) > 1:
@@ -192,8 +192,8 @@ def prepare(
     `model` is not changed: if anything must change, a copy is made.
 
     Raises:
-        InputError: the model cannot take a bucket's inputs, or cannot be copied.
-        NumericsError: the eager model itself gives NaN.
+        InputError: if the model cannot take a bucket's inputs, or cannot be copied.
+        NumericsError: if the eager model itself gives NaN.
     """
     own = own_dtype(model)
     reference = model if _is_ready(model, device) else _copied(model).to(device).eval()
@@ -332,7 +332,7 @@ def _full_float32() -> Iterator[None]:
 def compare(expected: Expected, prepared: Prepared, outputs: Any) -> float:
     """Return the largest error of `outputs`, measured on their own device.
 
-    Raises NumericsError: the outputs have another structure or other shapes.
+    Raises NumericsError if the outputs have another structure or other shapes.
     """
     found = prepared.checked(outputs)
     device = next((leaf.device for leaf in pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)), None)

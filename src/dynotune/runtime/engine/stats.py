@@ -20,7 +20,7 @@ class BucketStats:
         reason: why the bucket does not run as requested; empty if it does.
         error: largest error against the eager model, found during the build.
         build_s: seconds of the build, including compilation.
-        num_hits: calls that the bucket served; `num_padded` of them were padded.
+        num_hits: number of calls that the bucket served; `num_padded` of these calls were padded.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -56,19 +56,19 @@ class EngineStats:
     """Description of an engine and totals of its calls.
 
     Args:
-        num_calls: calls that returned.
-        num_hits: calls that a bucket served in the requested way; `num_padded` of them were padded.
-        num_fallbacks: all other calls; `fallbacks` counts them by reason.
+        num_calls: number of calls that returned.
+        num_hits: number of calls that a bucket served in the requested way; `num_padded` of these were padded.
+        num_fallbacks: number of all other calls; `fallbacks` counts these calls by reason.
         buckets: buckets that were built, largest first.
         left_out: buckets that were not built, with the reasons.
-        num_folded: convolutions that absorbed a BatchNorm.
+        num_folded: number of convolutions that absorbed a BatchNorm.
         tolerance: largest error accepted during the build.
         weight_bytes: bytes of parameters and buffers of the model that runs.
         io_bytes: bytes of the static inputs and outputs of all graphs.
         pool_bytes: device memory reserved for all graphs, including their outputs.
         p50_s, p99_s: seconds per call: on a GPU, device time of sampled calls from the copy in to the copy out; on the
             CPU, wall time of every call. Percentiles of the newest 4,096 samples; None before the first.
-        num_timed: number of these samples.
+        num_timed: number of timed calls.
         dtype: dtype that runs, or "int8" or "fp8"; `tried`: dtypes that "auto" tried.
     """
 

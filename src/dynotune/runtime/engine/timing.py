@@ -36,7 +36,7 @@ class HostTimer:
 class DeviceTimer:
     """Times every nth call with events on the current stream, which are read once the device has passed them.
 
-    `every`: the n; two events in every call would slow small models by a percent.
+    `every`: how many calls there are for each timed call; timing every call would slow small models by a percent.
     """
 
     def __init__(self, every: int) -> None:

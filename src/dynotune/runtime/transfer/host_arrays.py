@@ -45,7 +45,7 @@ def host_array(array: Any, dtype: torch.dtype | None = None, *, rows: torch.Tens
         dtype: the required dtype; None accepts any dtype. Buffers are read as `dtype`, or as bytes.
         rows: indices, int64, of the wanted entries along each array's first axis; None takes all.
 
-    Raises InputError: `array` is not an array on the host, is empty, has another dtype, or mixes sizes.
+    Raises InputError if `array` is not an array on the host, is empty, has another dtype, or mixes sizes.
     """
     found = _stacked(array, dtype, rows) if isinstance(array, (list, tuple)) else _one(array, dtype, rows)
     if dtype is not None and found.dtype != dtype:

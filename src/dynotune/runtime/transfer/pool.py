@@ -83,7 +83,7 @@ class Lease:
             stream: the stream, or the streams, that read the buffer last; None is the caller's current stream.
 
         Raises:
-            InputError: it was released before. CaptureError: during a graph's capture.
+            InputError: if the lease was released before. CaptureError: if a graph is being captured.
         """
         self._pool._refuse_capture("A buffer is released")
         buffer, self._buffer = self._buffer, None
@@ -129,8 +129,8 @@ class BufferPool(Closing):
         max_bytes: limit on all buffers together, lent and idle.
 
     Raises:
-        InputError: the limit is below one byte, or no device is named.
-        DeviceError: the device is not usable here.
+        InputError: if the limit is below one byte, or no device is named.
+        DeviceError: if the device is not usable here.
     """
 
     def __init__(self, device: torch.device | str | int, max_bytes: int) -> None:
@@ -167,7 +167,7 @@ class BufferPool(Closing):
             timeout_s: how long to wait for another thread's release if the limit is reached and all buffers are lent.
 
         Raises:
-            TooLargeError: the buffer alone exceeds the limit. PoolExhausted: all are lent. CaptureError: in a graph's
+            TooLargeError: if the buffer exceeds the limit. PoolExhausted: if all are lent. CaptureError: in a graph's
             capture. ClosedError, ForkedError: used after close, or in a forked child.
         """
         key = (tuple(shape), dtype)

@@ -21,7 +21,7 @@ __all__ = ["Stager", "StagerStats"]
 class StagerStats:
     """Totals of a Stager.
 
-    `num_waits` puts found all buffers in use and waited for an upload, `wait_s` seconds in all.
+    `num_waits` calls of `put` found all buffers in use and waited for an upload, for `wait_s` seconds in total.
     """
 
     num_puts: int
@@ -47,8 +47,8 @@ class Stager(Closing):
         depth: number of pinned buffers, and so of simultaneous uploads.
 
     Raises:
-        InputError: the sizes do not make sense, or no device is named.
-        DeviceError: the device is not usable here.
+        InputError: if the sizes do not make sense, or no device is named.
+        DeviceError: if the device is not usable here.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class Stager(Closing):
             caller must order other streams that read the tensor (`wait_stream`, `record_stream`).
 
         Raises:
-            InputError: `array` is empty, mixes sizes, has another dtype, or is not on the host. TooLargeError: larger
-            than a buffer. CaptureError: in a graph's capture. ClosedError, ForkedError: after close, in a forked child.
+            InputError: if `array` is empty, mixes sizes, has another dtype, or is not on the host. TooLargeError:
+            if `array` exceeds a buffer. CaptureError: in a capture. ClosedError: after close. ForkedError: in a child.
         """
         source = self._checked(array)
         reader = self._streams.current()
@@ -104,7 +104,7 @@ class Stager(Closing):
         """Upload as `put` into a buffer of `pool`: device memory is bounded, and not allocated in the steady state.
 
         Args:
-            array: as in `put`.
+            array: the array to upload, as in `put`.
             pool: a pool on the same device.
             timeout_s: how long to wait for a buffer if all buffers are lent.
 

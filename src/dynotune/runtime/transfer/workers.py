@@ -31,7 +31,7 @@ class Workers:
     def start(self, job: Callable[[], object]) -> None:
         """Submit `job`, which must not raise.
 
-        Raises RuntimeError: the workers were stopped, or no thread can be started.
+        Raises RuntimeError if the workers were stopped, or no thread can be started.
         """
         with self._lock:
             if not self._end.alive:

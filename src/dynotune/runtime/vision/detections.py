@@ -16,7 +16,7 @@ class Detections:
     Attributes:
         rows: float32 `[N, 6]`: x1, y1, x2, y2 in pixels of the frame, score, class.
         num_candidates: number of boxes that scored above `conf`, before suppression.
-        num_cut: how many of these were beyond `top_k` and took no part in suppression.
+        num_cut: number of these boxes that were beyond `top_k` and took no part in suppression.
     """
 
     rows: Tensor

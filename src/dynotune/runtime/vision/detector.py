@@ -26,8 +26,8 @@ class DetectorStats:
     """Totals of a detector.
 
     Args:
-        num_frames, num_batches: frames and batches whose results were taken.
-        num_candidates: boxes above `conf`; `num_cut` of them were beyond `top_k`.
+        num_frames, num_batches: numbers of frames and batches whose results the caller received.
+        num_candidates: number of boxes above `conf`; `num_cut` of these boxes were beyond `top_k`.
         num_unsettled: batches whose suppression needed more rounds than the graph has, and got these rounds.
         num_lanes: number of buffer sets, one per batch under way.
         engines: `Engine.stats()` of each input size that was built, such as "16x384x640".
@@ -54,19 +54,19 @@ class Detector(Closing):
     ahead of time by `prepare`. Thread-safe.
 
     Args:
-        model: in evaluation mode; takes RGB images `[B, 3, H, W]` with values 0 to 1.
+        model: a model in evaluation mode that takes RGB images `[B, 3, H, W]` with values 0 to 1.
         imgsz: the longest side of the input, or (height, width); multiples of `stride`.
-        conf: boxes with this score or less are dropped.
-        iou: boxes that overlap a better box of the same class by more than this are dropped.
+        conf: score threshold; boxes with this score or less are dropped.
+        iou: overlap threshold; boxes that overlap a better box of the same class by more are dropped.
         max_det: largest number of detections per frame.
-        batch: frames per forward; with several sizes, the smallest that holds the frames is used.
-        dtype: dtype of the forward; None is the model's own.
+        batch: number of frames per forward pass; of several sizes, the smallest that holds the frames is used.
+        dtype: dtype of the forward pass; None is the model's own dtype.
         channels_last, compile, graphs, tolerance: arguments for the `Engine` of forward and suppression. Suppression is
             never compiled, so `fullgraph` is not available.
         device: device to work on; None is the model's device.
         rect: pad frames only to multiples of `stride`. If false, every frame is padded to `imgsz`, so that frames of
             all sizes fit into the same batch.
-        stride: stride of the model.
+        stride: stride of the model, in pixels.
         top_k: number of best candidates per frame that take part in suppression.
         agnostic: let boxes of different classes suppress each other, too.
         end_to_end: whether the model's output is end-to-end; None infers this from the output's shape.
@@ -77,8 +77,8 @@ class Detector(Closing):
             1080p with a batch of 16, 25 MB with a batch of 1.
 
     Raises:
-        InputError: an argument or the model cannot be used. NumericsError: weights or results are not finite, or
-        the built engine's results differ. DeviceError: the device is not available.
+        InputError: if an argument or the model cannot be used. NumericsError: if weights or results are not finite, or
+        the built engine's results differ. DeviceError: if the device is not available.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Detector(Closing):
         return self._lanes.device_streams.device
 
     def prepare(self, *frame_sizes: tuple[int, int]) -> None:
-        """Build what frames of these sizes (height, width) need, for every batch size, ahead of their first frame.
+        """Build engines for frames of these sizes (height, width) and every batch size, before the first frame arrives.
 
         Raises: as the constructor; InputError, TooLargeError for a size.
         """
@@ -128,7 +128,7 @@ class Detector(Closing):
             One `Detections` per frame, on the host, in pixels of the frame.
 
         Raises:
-            InputError, TooLargeError: a frame cannot be used; none was processed. NumericsError: the model's output is
+            InputError, TooLargeError: if a frame is unusable; none was processed. NumericsError: if the output is
             not finite. ClosedError, ForkedError: used after close, or in a forked child.
         """
         self._lifetime.check()
@@ -172,7 +172,7 @@ class Detector(Closing):
             One `Detections` per frame. Dropping or closing the iterator stops reading, without waiting for the source.
 
         Raises:
-            SourceError: the source raised. InputError, TooLargeError: the source gave an unusable frame. Both are
+            SourceError: if the source raised. InputError, TooLargeError: if the source gave an unusable frame. All are
             raised after the results of all earlier frames. NumericsError: the model's output is not finite.
         """
         self._lifetime.check()
@@ -213,7 +213,7 @@ class Detector(Closing):
             A `Server`: iterate over it for `Served` results; close it, or use it in a `with` statement, to end.
 
         Raises:
-            InputError: an argument does not make sense. ClosedError, ForkedError.
+            InputError: if an argument does not make sense. ClosedError, ForkedError: as for `predict`.
         """
         self._lifetime.check()
         largest = self._lanes.options.largest

@@ -180,7 +180,7 @@ class FrameRing:
                 that arrive while other frames wait in these threads are copied there, too: if they took the next free
                 chunk, they might be sent after frames that came before.
 
-        Raises InputError: a frame cannot be read.
+        Raises InputError if a frame cannot be read.
         """
         source = host_array(list(frames), torch.uint8, rows=rows)
         if not later and (self._newest is None or self._newest.done()):

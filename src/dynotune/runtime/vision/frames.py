@@ -19,8 +19,8 @@ def size_of(frame: Frame, *, max_size: tuple[int, int], name: str = "The frame")
     `max_size`: height and width for which buffers were made; only their product counts.
 
     Raises:
-        InputError: the frame is not such an array, or is empty.
-        TooLargeError: the frame has more pixels than the buffers hold.
+        InputError: if the frame is not such an array, or is empty.
+        TooLargeError: if the frame has more pixels than the buffers hold.
     """
     shape, dtype = getattr(frame, "shape", None), str(getattr(frame, "dtype", ""))
     if shape is None or not dtype:
@@ -52,7 +52,7 @@ def consecutive(source: Iterable[T], key: Callable[[T], object], max_batch: int)
     If the source raises, or `key` refuses a frame, the frames read before come first.
 
     Raises:
-        SourceError: the source raised.
+        SourceError: if the source raised.
         Any exception of `key`.
     """
     batch: list[T] = []

@@ -129,7 +129,7 @@ class Letterbox:
         """Letterbox `frames` into `out`.
 
         Args:
-            frames: as for `picture`.
+            frames: the frames to resize, as for `picture`.
             out: `[B, 3, height, width]` with a floating-point dtype and any layout.
             pads: also fill the border around the picture; it may still be there from earlier frames of this size.
 
@@ -151,7 +151,7 @@ class Letterbox:
             float32 `[B, 3, resized_height, resized_width]`, 0 to 1, in the network's order of colours.
 
         Raises:
-            InputError: the frames have another shape or dtype.
+            InputError: if the frames have another shape or dtype.
         """
         at, batch = self.placement, frames.shape[0]
         if frames.shape[1:] != (self.num_rows, at.frame_width, 3) or frames.dtype != torch.uint8:

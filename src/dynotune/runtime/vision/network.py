@@ -46,8 +46,8 @@ def checked_model(model: Any) -> tuple[torch.device, torch.dtype]:
     """Return the model's device and dtype, after checks.
 
     Raises:
-        InputError: not a module, without parameters, in training mode, or spread over devices.
-        NumericsError: a parameter or buffer is not finite.
+        InputError: if `model` is no module, has no parameters, is in training mode, or is spread over devices.
+        NumericsError: if a parameter or buffer is not finite.
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"The model is a {type(model).__name__}, not a torch.nn.Module.")
@@ -92,7 +92,7 @@ class Detecting(nn.Module):  # type: ignore[misc]
     def forward(self, images: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """
         Args:
-            images: as for `OneOutput`.
+            images: RGB images, as for `OneOutput`.
             places: places for `PostProcess`, viewed as int32: an Engine would convert floating-point inputs.
 
         Returns:

@@ -68,10 +68,10 @@ def nms(boxes: Tensor, scores: Tensor, iou: float, *, classes: Tensor | None = N
     """Return the indices of the boxes that greedy suppression keeps, best first. Waits for the device.
 
     Args:
-        boxes: xyxy `[N, 4]`.
-        scores: `[N]`; of equal scores, the first comes first.
-        iou: a box is dropped if it overlaps a better box by more than this.
-        classes: `[N]`; if given, only boxes of the same class suppress each other.
+        boxes: corners of the boxes, xyxy `[N, 4]`.
+        scores: score of each box, `[N]`; of equal scores, the first comes first.
+        iou: overlap threshold; a box that overlaps a better box by more is dropped.
+        classes: class of each box, `[N]`; if given, only boxes of the same class suppress each other.
 
     Returns:
         int64 `[num_kept]`, the same as `torchvision.ops.nms` (`batched_nms` with classes). Memory grows with N squared.
@@ -89,8 +89,8 @@ class PostProcess(nn.Module):  # type: ignore[misc]
     Args:
         end_to_end: the output is `[B, N, 6]` (xyxy, score, class) and needs no suppression; otherwise
             `[B, 4 + num_classes, N]` (centre, size, a score for each class).
-        conf: boxes with this score or less are dropped.
-        iou: as for `nms`.
+        conf: score threshold; boxes with this score or less are dropped.
+        iou: overlap threshold, as for `nms`.
         max_det: largest number of detections per image.
         top_k: number of best candidates per image that take part in suppression; all candidates are counted.
         agnostic: let boxes of different classes suppress each other, too.

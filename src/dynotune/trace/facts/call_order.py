@@ -14,7 +14,8 @@ from dynotune.trace.facts.steps import OPTIMIZER, named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name
 
 MOST_BETWEEN = 4
-"""Most operators on the host between making a tensor and copying it: casts, scaling, pinning."""
+"""Most host operators (casts, scaling, pinning) between the creation of a tensor and the copy of this tensor to the
+device."""
 
 _MAKES = re.compile(
     r"aten::(rand|randn|randint|randperm|normal|zeros|ones|full|arange|linspace|eye|scalar_tensor|lift_fresh"
@@ -39,7 +40,7 @@ class Sequence:
     Args:
         rows: rows of the host, in order.
         num_queued: number of pieces of device work that each operator queued.
-        num_copied: number of copies to the device among these.
+        num_copied: number of copies to the device that each operator queued.
     """
 
     rows: Ints
@@ -74,7 +75,7 @@ def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
                 if sequence.num_copied[at]:
                     found += sequence.rows[first:at].tolist()
                     copying.append(int(sequence.rows[at]))
-                # The tensor was made to be read here; the next copy is of another tensor.
+                # The host reads this tensor here; the next copy is of another tensor.
                 if sequence.num_queued[at] or read_out[at]:
                     break
     return np.unique(np.array(found, dtype=np.int64)), np.unique(np.array(copying, dtype=np.int64))
@@ -106,7 +107,7 @@ def read_too_early(timeline: Timeline) -> NDArray[np.bool_]:
                 at += 1
             if at == len(sequence.rows) or not reads[at]:
                 continue
-            # A wait inside the operator that reads is early enough.
+            # A wait for the device inside the reading operator is early enough.
             until = host.end_ns[sequence.rows[at]]
             inside = (host.start_ns[waits] >= host.start_ns[call]) & (host.start_ns[waits] < until)
             found[call] = not inside.any()
@@ -118,7 +119,7 @@ def _matches(timeline: Timeline, rows: Ints, pattern: re.Pattern[str]) -> NDArra
 
 
 def _num_inside(timeline: Timeline, rows: Ints, inner: Ints) -> Ints:
-    """Count the calls `inner` that begin inside each of `rows`, which are of one thread and do not overlap."""
+    """Count the calls `inner` that begin inside each span of `rows`; the spans are of one thread and do not overlap."""
     host = timeline.host
     num = np.zeros(len(rows), dtype=np.int64)
     if not len(rows):

@@ -35,7 +35,7 @@ def losses(facts: RankFacts) -> list[LostTime]:
 
 
 def _optimizer_on_host(facts: RankFacts) -> Iterator[LostTime]:
-    """Yield the optimizers' time in a program without a device, less operators that update many parameters at once."""
+    """Yield the time of optimizers without a device, minus the time of operators that update many parameters."""
     host = facts.timeline.host
     spans, begin_ns = updates(facts.timeline, facts.window)
     rows = np.flatnonzero(host.kind == HostKind.OPERATOR)

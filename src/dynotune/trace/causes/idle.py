@@ -117,7 +117,7 @@ def _syncs(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
 
 
 def _pinning(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
-    """Yield the time to page-lock memory and to copy into it, which dominates once the memory is cached."""
+    """Yield the time of page-locking memory and of copying into page-locked memory (most, once memory is cached)."""
     rows = outermost(facts.timeline.host, _touching(facts, named(facts.timeline, _PINS, HostKind.OPERATOR)))
     yield from _inside_spans(facts, gaps, host_left, rows, "pin-in-hot-loop", "pin_memory")
 
@@ -151,8 +151,7 @@ def _device_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Lo
 def _inside_spans(
     facts: RankFacts, gaps: Gaps, host_left: Ints, rows: Ints, cause: str, told: str = ""
 ) -> Iterator[LostTime]:
-    """Yield the lost time inside the given host spans on threads that queue work, and subtract this time from
-    `host_left`.
+    """Yield the lost time inside the given host spans on threads that queue work; subtract this time from `host_left`.
 
     Args:
         told: description of the host spans; "" for CUDA calls, whose names describe them.
@@ -170,7 +169,7 @@ def _inside_spans(
 
 
 def _queueing(facts: RankFacts, gaps: Gaps, rows: Ints) -> Ints:
-    """Return those rows of the host on threads that queue work; the loader's pinning thread delays no other thread."""
+    """Return the given host spans on threads that queue work; the loader's pinning thread delays no other thread."""
     thread = facts.timeline.host.thread
     return rows[np.isin(thread[rows], thread[gaps.call[gaps.call != UNKNOWN]])]
 
@@ -299,7 +298,7 @@ def _between_short_work(facts: RankFacts, gaps: Gaps) -> NDArray[np.bool_]:
 
 
 def _places_of_work(facts: RankFacts, on_device: OnDevice) -> PlaceRows:
-    """Return the places of the gaps; of a gap that the loader dominates, the place that queued the gap's end."""
+    """Return each gap's code place; for a gap of mostly loader wait, the place that queued the work after the gap."""
     gaps, found = on_device.gaps, on_device.gap_places
     rows = np.flatnonzero((gaps.split_ns["loader"] > gaps.split_ns["host"]) & (gaps.call != UNKNOWN))
     found = found.of(np.arange(len(gaps)))
@@ -308,7 +307,7 @@ def _places_of_work(facts: RankFacts, on_device: OnDevice) -> PlaceRows:
 
 
 def _inside(facts: RankFacts, gaps: Gaps, row: int, where: Place) -> tuple[str, ...]:
-    """Return the function that the host ran for most of a gap, if stacks are more precise than the place."""
+    """Return the function that ran on the host for most of a gap, if stacks are more precise than the gap's place."""
     if gaps.split_ns["loader"][row] > gaps.split_ns["host"][row]:
         return ()
     function = facts.places.deepest(int(gaps.thread[row]), int(gaps.start_ns[row]), int(gaps.end_ns[row]))
@@ -336,5 +335,5 @@ def _queued(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
 
 
 def _largest_place(facts: RankFacts, found: PlaceRows, lost_ns: Ints) -> Place:
-    """Return the place with the largest part if that is large; no place if all parts are small."""
+    """Return the place with the largest share of the lost time; no place if all shares are small."""
     return next((place for place, _ in by_place(facts, found, lost_ns)), Place())

@@ -21,7 +21,7 @@ MIN_SHARE = 0.01
 
 _WORDS = tomllib.loads(files(__package__).joinpath("ranking.toml").read_text(encoding="utf-8"))
 _IDLE, _WORK, _CLAIMS = _WORDS["idle"], _WORDS["work"], _WORDS["claims"]
-"""The verdict's words, and claims. Time in which the device was idle is lost; time in which it worked is a cost."""
+"""Texts of verdict and causes: idle time of the device is called lost, working time of the device is called a cost."""
 _PHASES = {"input": "its input", "upload": "copies to its device", "other": "other work"}
 
 
@@ -144,7 +144,7 @@ def _in_words(cause: Cause) -> str:
 
 
 def _span(facts: RankFacts) -> str:
-    """Return the window's length. A host that runs ahead has short steps: the device's share of the window counts."""
+    """Return the time window's length. If the host runs ahead, its steps are short: the device's share counts."""
     if facts.num_steps is None:
         return duration(facts.window_ns)
     each = duration(facts.window_ns / facts.num_steps)
@@ -166,7 +166,7 @@ def _on_the_host(facts: RankFacts, ranked: Sequence[Cause], operators: Sequence[
 
 
 def _longest_annotation(facts: RankFacts) -> tuple[str, float]:
-    """Return the annotation, except steps, that covers most of the window, and its share; none without annotations."""
+    """Return the annotation (except steps) that covers most of the time window, with its share; else no annotation."""
     host, names = facts.timeline.host, facts.timeline.names
     rows = np.flatnonzero(host.kind == HostKind.ANNOTATION)
     rows = rows[in_window(facts, host.start_ns[rows], host.end_ns[rows]) > 0]

@@ -99,7 +99,7 @@ def _communication(facts: RankFacts) -> Iterator[LostTime]:
 
 
 def _exposed_collectives(facts: RankFacts) -> tuple[Ints, Ints]:
-    """Return the collectives on the rank's busiest device, and the nanoseconds of each without other work beside it."""
+    """Return the collectives on the rank's busiest device, and each one's nanoseconds without concurrent work."""
     device = facts.timeline.device
     assert facts.device is not None
     compute, copy, communication = work_sets(facts.timeline, facts.device, facts.window)
@@ -131,7 +131,7 @@ def _where(facts: RankFacts, name: str) -> Place:
 
 
 def _where_math_attention(facts: RankFacts) -> Place:
-    """Return the caller of most unfused attention, found by its operator since its kernels' names do not show it."""
+    """Return the caller of most unfused attention, found by its operator since kernel names do not show attention."""
     host = facts.timeline.host
     rows = math_attention(facts.timeline)
     rows = rows[(host.start_ns[rows] >= facts.window[0]) & (host.start_ns[rows] < facts.window[1])]

@@ -1,4 +1,4 @@
-"""Find tensors made on the host for a copy, and results that are read too early, by the order of operators."""
+"""Find tensors made on the host only to be copied, and results that are read too early, by operators' order."""
 
 import re
 from dataclasses import dataclass
@@ -61,8 +61,7 @@ def of_thread(timeline: Timeline, thread: int) -> Sequence:
 
 
 def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
-    """Return operators that make or change a tensor on the host before it is copied to the device; and, as a second
-    array of rows, operators that copy it.
+    """Return operators that make a tensor on the host for the device, and operators that copy such tensors there.
     """
     found: list[int] = []
     copying: list[int] = []
@@ -82,7 +81,7 @@ def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
 
 
 def read_too_early(timeline: Timeline) -> NDArray[np.bool_]:
-    """Tell for each row of the host whether it is a call that copies to page-locked memory that is then read at once.
+    """Return for each host span whether the call copies to page-locked memory that the host then reads at once.
 
     After such copies, the thread's next operator works only on the host, and before it the program neither waited for
     the device nor asked whether the copy was done.

@@ -22,7 +22,7 @@ _ON_DEVICE = {"H": "H", "D": "D", "A": "D", "P": "P"}
 
 @cache
 def kind_of(name: str) -> Kind:
-    """Return direction and pinnedness from the name of a copy: "Memcpy HtoD (Pinned -> Device)" is ("HtoD", True)."""
+    """Return a copy's direction and whether host memory is pinned: "Memcpy HtoD (Pinned -> Device)": ("HtoD", True)."""
     found = _DIRECTION.search(name)
     if found:
         source, target = _ON_DEVICE[found[1]], _ON_DEVICE[found[2]]
@@ -46,7 +46,7 @@ def uploads(timeline: Timeline) -> NDArray[np.bool_]:
 
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> list[Copies]:
-    """Return one rank's copies inside the window [start, end) of nanoseconds, a row per kind, largest total first."""
+    """Return one rank's copies in the window [start, end) of ns, one table row per kind, longest total time first."""
     device = timeline.device
     rows = np.flatnonzero((device.kind == DeviceKind.COPY) & touching(device, window))
     kinds: dict[Kind, int] = {}

@@ -58,12 +58,12 @@ def waits(timeline: Timeline) -> NDArray[np.bool_]:
 
 
 def syncs(timeline: Timeline, window: tuple[int, int], place_of: Callable[[Ints], list[Place]]) -> list[Calls]:
-    """Return calls that wait for the device inside the window, by function and place, largest total first."""
+    """Return calls in the window that wait for the device, by CUDA function and place, longest total time first."""
     return grouped(timeline, waits(timeline), window, place_of)
 
 
 def allocations(timeline: Timeline, window: tuple[int, int], place_of: Callable[[Ints], list[Place]]) -> list[Calls]:
-    """Return calls that allocate, map, pin or free memory in the window, by function and place, largest total first."""
+    """Return the window's calls that allocate, map, pin or free memory, by function and place, longest time first."""
     return grouped(timeline, _calls_named(timeline, _ALLOCATES), window, place_of)
 
 

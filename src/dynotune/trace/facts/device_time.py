@@ -13,7 +13,7 @@ _COMPUTE, _COPY, _COMMUNICATION = 1, 2, 4
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Nanoseconds of the window in which exactly these kinds of work ran; their sum is the time the device was busy."""
+    """Nanoseconds by the combination of kinds of work that ran at once; the fields sum to the device's busy time."""
 
     compute_ns: int
     copy_ns: int

@@ -50,7 +50,7 @@ class Gaps:
 
 
 def gaps(timeline: Timeline, device: int, window: tuple[int, int]) -> Gaps:
-    """Return the stretches of the window in which the device was idle, each split by what the device waited for."""
+    """Return the intervals of the window in which the device was idle, each split by causes of the idle time."""
     ran = _ran(timeline, device)
     start_ns, end_ns = timeline.device.start_ns[ran], timeline.device.end_ns[ran]
     free = intervals.complement(intervals.union(start_ns, end_ns), *window)
@@ -117,7 +117,7 @@ def _taken(values: Ints, rows: Ints, *, missing: Ints) -> Ints:
 
 
 def _ran(timeline: Timeline, device: int) -> Ints:
-    """Return the rows that took time on the device; of rows that start together, the one queued first comes first."""
+    """Return the device spans longer than 0 ns by start; of spans that start together, the first queued comes first."""
     spans = timeline.device
     rows = np.flatnonzero((spans.device == device) & (spans.end_ns > spans.start_ns))
     if (np.diff(spans.start_ns[rows]) == 0).any():
@@ -128,7 +128,7 @@ def _ran(timeline: Timeline, device: int) -> Ints:
 
 
 def _ending_call(timeline: Timeline, ran: Ints, end_ns: Ints) -> Ints:
-    """Return the row of the call that queued the work starting at each time; UNKNOWN if there is none."""
+    """Return the row of the call that queued the device work starting at each time; UNKNOWN without such a call."""
     start_ns = timeline.device.start_ns[ran]
     call = np.full(len(end_ns), UNKNOWN, dtype=np.int64)
     at = np.searchsorted(start_ns, end_ns)
@@ -183,7 +183,7 @@ def _waits(timeline: Timeline, start: Ints, until: Ints) -> tuple[Ints, Ints]:
 
 
 def _copied_before(timeline: Timeline, waiting: Ints) -> Ints:
-    """Return nanoseconds of the call before each wait, if that copies pageable memory and so belongs to the wait.
+    """Return the ns of the call before each wait if the call copies pageable memory and so belongs to the wait.
 
     The host copies pageable memory piece by piece into a buffer, and waits for each piece.
     """
@@ -210,9 +210,9 @@ def _copied_before(timeline: Timeline, waiting: Ints) -> Ints:
 
 
 def first_gap(timeline: Timeline, gaps: Gaps, steps: Steps, window: tuple[int, int]) -> tuple[Idle, Idle] | None:
-    """Return the window's first gap, and the mean of the gaps before the first work of the later steps.
+    """Return the ns of the window's first gap, and the mean gap before the first device work of later steps.
 
-    None if the window does not begin with a gap, or has too few steps.
+    None if the time window does not begin with a gap, or has too few steps.
     """
     if not len(gaps) or gaps.start_ns[0] != window[0] or len(steps) < 3:
         return None

@@ -130,7 +130,7 @@ def _in_natural_order(path: Path) -> list[tuple[int, str]]:
 
 
 def _looks_like_a_trace(path: Path) -> bool:
-    """Tell whether a file of a folder is a trace, since other JSON may be there. An unreadable file counts as one."""
+    """Return whether a file in a folder looks like a trace, not like other JSON. Unreadable files count as traces."""
     if path.suffix == ".sqlite":
         return True
     import gzip

@@ -39,7 +39,7 @@ class Gaps:
         return {cause: int(part.sum()) for cause, part in self.split_ns.items()}
 
     def late_ns(self) -> int:
-        """Return the part of `kernel` in gaps that began before their work was queued: earlier queueing hides it."""
+        """Return the ns of cause `kernel` in gaps that began before work was queued: earlier queueing hides these."""
         before = self.split_ns["host"] + self.split_ns["loader"] + self.split_ns["sync"]
         return int(self.split_ns["kernel"][before > 0].sum())
 

@@ -140,7 +140,7 @@ def _cut(start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 def _parents(start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-    """Return the spans that have a length, and their parents' rows, UNKNOWN for the outermost; they should nest."""
+    """Return spans longer than 0 ns, and each span's parent row (UNKNOWN for outermost spans); spans should nest."""
     # A span without length is innermost nowhere, and would confuse which spans are open at its time.
     rows = np.flatnonzero(end_ns > start_ns)
     parent = parents(start_ns[rows], end_ns[rows])

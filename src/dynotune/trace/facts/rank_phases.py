@@ -72,7 +72,7 @@ def late(own_ns: Ints, rank: int) -> tuple[list[RankPhase], int]:
 def own_sets(
     timeline: Timeline, window: tuple[int, int], collectives: tuple[Ints, Ints, Ints], free: intervals.Set
 ) -> tuple[list[intervals.Set], list[intervals.Set]] | None:
-    """Return when a rank works in each of `RANK_PHASES`, by its device, and by the work that its host issues.
+    """Return a rank's intervals of work in each of `RANK_PHASES`: by its device, and by its host's issued work.
 
     None if forward and backward passes are not distinguishable. Collectives (start, end, queueing time) in which the
     rank is `free` are left out, but not before a backward pass has queued its last collective. A host that issues

@@ -51,7 +51,7 @@ class _Collectives:
 
 @dataclass(frozen=True, slots=True)
 class _Alignment:
-    """Offsets of each rank's clock against the first rank's, and columns of collectives that all ranks share."""
+    """Offset of each rank's clock from the first rank's clock, and the collectives that all ranks share."""
 
     aligned_by: Literal["clock", "collectives", "nothing"]
     offset_ns: list[int] | None
@@ -140,7 +140,7 @@ def _collectives(timeline: Timeline, window: Window) -> _Collectives:
 
 
 def _free(timeline: Timeline, window: Window) -> intervals.Set:
-    """Return the stretches in which a rank computes nothing: on its devices, else on its working thread."""
+    """Return the intervals in which a rank computes nothing: on its devices or, without a device, on its thread."""
     if not len(timeline.device):
         return host_time.without_operators(timeline, window)
     computes = intervals.union_of(timeline.device, classes_of(timeline) != _COMMUNICATION, window)
@@ -214,7 +214,7 @@ def _ith_of_names(first: _Collectives, other: _Collectives) -> list[NDArray[np.i
 
 
 def _best_lag(a: Ints, b: Ints, ends_a: Ints, ends_b: Ints) -> NDArray[np.int64]:
-    """Return rows of the same name in order; if their numbers differ, shifted so that they end most nearly together."""
+    """Return paired rows of one name in order; if the counts differ, shifted so that pairs end close together."""
     num = min(len(a), len(b))
     candidates = [np.stack((a[lag : lag + num], b[:num])) for lag in range(len(a) - num + 1)]
     candidates += [np.stack((a[:num], b[lag : lag + num])) for lag in range(1, len(b) - num + 1)]
@@ -226,7 +226,7 @@ def _best_lag(a: Ints, b: Ints, ends_a: Ints, ends_b: Ints) -> NDArray[np.int64]
 
 
 def _by_time(first: _Collectives, other: _Collectives, offset_ns: int) -> NDArray[np.int64]:
-    """Return pairs of rows, shape (2, n), of one name that end together on known clocks, each the other's nearest."""
+    """Return pairs of rows, shape (2, n), of one name that end together on known clocks, nearest to each other."""
     pairs = [np.empty((2, 0), dtype=np.int64)]
     for name in sorted(first.of_name.keys() & other.of_name.keys()):
         a, b = first.of_name[name], other.of_name[name]

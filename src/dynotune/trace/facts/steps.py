@@ -187,7 +187,7 @@ def named(timeline: Timeline, pattern: re.Pattern[str], *kinds: HostKind) -> Int
 
 
 def _marked(timeline: Timeline) -> Ints:
-    """Return the profiler's annotations, each step once, since several threads may carry it."""
+    """Return the profiler's step annotations, without repeats of a step's annotation on further threads."""
     rows = named(timeline, STEP, HostKind.ANNOTATION, HostKind.OPERATOR)
     if not len(rows):
         return rows

@@ -83,7 +83,7 @@ class _Args(msgspec.Struct, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """An event's used fields. Its phase is unused: in the categories read here, only whole spans have a `dur`."""
+    """The fields of an event that are read. The phase is not: in the used categories only whole spans have a `dur`."""
 
     cat: str = ""
     name: str = ""
@@ -126,7 +126,7 @@ class Numbering(dict[_Key, int]):
 
 
 class _Tables(dict[str, int]):
-    """Category numbers by name. Case differs between versions; unknown categories are not read."""
+    """Numbers of event categories, by name. Torch versions differ in upper case; unknown categories are not read."""
 
     def __missing__(self, category: str) -> int:
         self[category] = table = _TABLES.get(category.lower(), _NONE)
@@ -194,7 +194,7 @@ class Columns:
         self.foreign.update(category for category in others if category.lower() not in _NO_ACTIVITY)
 
     def host(self) -> HostSpans:
-        """Return all rows, once; annotations that an old torch wrote as operators become annotations."""
+        """Return all host spans; may be called once. Annotations that old versions wrote as operators are corrected."""
         rows = _taken_up(self._host)
         marks = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
         if marks.any():
@@ -279,7 +279,7 @@ class _Times:
         self._written: dict[int, Decimal] = {}
 
     def of(self, found: list[Event]) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return nanoseconds of some of the events, 0 for events without a time; and which events have a time."""
+        """Return the times (ns) of selected events, 0 for events without a time; and which events have a time."""
         times = [event.ts for event in found]
         times_us = np.fromiter(times, np.float64, len(found))
         is_known = ~np.isnan(times_us)
@@ -293,7 +293,7 @@ class _Times:
         return _nanoseconds(np.where(is_known, times_us, 0.0)), is_known
 
     def check(self, times_us: NDArray[np.float64], found: list[Event]) -> None:
-        """Raise a UsageError for the first time that is out of range."""
+        """Check the range of all times. Raises UsageError: a time is out of range."""
         beyond = np.flatnonzero(np.abs(times_us) > _LATEST_US)
         if len(beyond):
             index = next(i for i, event in enumerate(self._events) if event is found[beyond[0]])
@@ -309,7 +309,7 @@ def decode(text: memoryview) -> list[Event]:
 
 
 def flows(path: Path, slice_bytes: int, limit_bytes: int | None) -> dict[tuple[Place, int], int]:
-    """Return the number of the arrow between a call and its device work, by place and start (ns) of either end."""
+    """Return numbers of flow arrows from calls to device work, by the place and start (ns) of the arrow's ends."""
     ends: dict[tuple[Place, int], int] = {}
     for piece in Slices(path, partial(_decoded, _FLOW_EVENTS), slice_bytes=slice_bytes, limit_bytes=limit_bytes):
         for event in piece.events:

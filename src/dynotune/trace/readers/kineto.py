@@ -137,7 +137,7 @@ def _explains(launch: NDArray[np.int64], calls: HostSpans, starts_graph: NDArray
 
 
 def _likeliest(lag_ns: NDArray[np.int64]) -> tuple[int, bool]:
-    """Return the process (row) with the fewest contradictions (work before its call), then the nearest in time."""
+    """Return the process (row) with the fewest contradictions (work before its call), then the nearest calls."""
     num_contradictions = (lag_ns < 0).sum(axis=1)
     least = np.flatnonzero(num_contradictions == num_contradictions.min())
     return int(least[np.median(lag_ns[least], axis=1).argmin()]), len(least) > 1

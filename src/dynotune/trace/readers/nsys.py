@@ -59,7 +59,7 @@ class _Facts:
 def read(path: Path, *, progress: Progress | None = None) -> list[Timeline]:
     """Read the processes of an export that did work on a device, in order of their identifiers.
 
-    If there are none, read those with calls or NVTX ranges. Times are the file's nanoseconds.
+    If no process did, read the processes with CUDA calls or NVTX ranges. Times are the file's nanoseconds.
 
     Args:
         progress: called with the bytes of the file read so far, estimated by the share of its rows, and its size.

@@ -171,7 +171,7 @@ def _ranges(file: Export) -> Spans:
 
 
 def syncs(file: Export) -> Spans:
-    """Return waits of the host, each named as the runtime's call that makes such a wait; place and stream unused."""
+    """Return the host's waits, each named after the runtime call that waits in this way; no place or stream."""
     columns = _columns(file, SYNCS, "globalPid", "correlationId", "syncType")
     types, inverse = np.unique(columns["syncType"], return_inverse=True)
     names = _intern(file, (_SYNC_CALLS.get(type_, _NAMELESS) for type_ in types.tolist()))

@@ -113,7 +113,7 @@ def rows(database: Database, table: str, *columns: str) -> Iterator[tuple[int, .
 
 
 def texts(database: Database, table: str, column: str, *, where: str = "1") -> list[str | None]:
-    """Return a column of text in the same order as `integers` with the same `where`; None for other values."""
+    """Return a text column, rows ordered as by `integers` with the same `where`; None for values of other types."""
     rows = database.connection.execute(f'SELECT "{column}" FROM "{table}" WHERE {where}')
     return [value if isinstance(value, str) else None for (value,) in rows]
 
@@ -135,7 +135,7 @@ def lookup(database: Database, table: str, key: str, column: str, ids: Ints) -> 
 
 
 def _check_header(path: Path) -> None:
-    """Refuse by the first 100 bytes, see https://www.sqlite.org/fileformat.html#the_database_header."""
+    """Refuse a wrong header (100 bytes, https://www.sqlite.org/fileformat.html#the_database_header)."""
     try:
         with path.open("rb") as file:
             header = file.read(100)
@@ -169,7 +169,7 @@ def _columns(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
 
 
 def _check_integers(database: Database, table: str, columns: Sequence[str], where: str) -> None:
-    """Refuse other types: SQLite stores any type in any column, and numpy silently reads "12" and 1.5 as integers."""
+    """Refuse non-integers: SQLite stores any type in any column, and numpy silently reads "12" and 1.5 as integers."""
     types = [f'typeof("{name}")' for name in columns]
     wrong = " OR ".join(f"{type_} NOT IN ('integer', 'null')" for type_ in types)
     row = database.connection.execute(

@@ -212,10 +212,7 @@ def write(path: Path, recipe: Recipe) -> None:
 
 
 def text(recipe: Recipe) -> str:
-    """Return `recipe` as TOML, with comments that explain each setting and its proof.
-
-    Raises UsageError: as `write`.
-    """
+    """Return `recipe` as TOML, with comments that explain each setting and its proof. Raises UsageError: as `write`."""
     recipe = document.without_secrets(recipe)
     head = recipe.recipe
     lines = commented(_introduction(recipe))

@@ -145,7 +145,7 @@ class Timeline:
 
     @property
     def devices(self) -> list[int]:
-        """Return indices of the devices that did something, ascending, with UNKNOWN for work on an unknown device."""
+        """Return the indices of devices with work, ascending; UNKNOWN stands for work on an unknown device."""
         # np.unique is avoided: its first call imports a package that takes longer than a small trace.
         device = self.device.device
         others = np.flatnonzero(device[1:] != device[:-1]) + 1

@@ -19,10 +19,7 @@ BUCKETS_S = tuple(float(f"{mantissa}e{power}") for power in range(-4, 3) for man
 
 
 def text(watcher: Watcher) -> bytes:
-    """Write all current metrics in Prometheus' format.
-
-    Raises CannotRunHere: prometheus-client is not installed.
-    """
+    """Write all current metrics in Prometheus' format. Raises CannotRunHere: prometheus-client is not installed."""
     try:
         from prometheus_client import generate_latest
     except ImportError as error:

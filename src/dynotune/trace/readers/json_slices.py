@@ -166,7 +166,7 @@ class Slices(Generic[Event]):
         return len(text[:ends].encode(errors="surrogateescape"))
 
     def _boundaries(self) -> Iterator[int]:
-        """Yield commas at which the text may be cut: the last, then others ever further back, to leave nested values.
+        """Yield commas at which the text may be cut: the last comma, then earlier ones outside of nested values.
 
         If none of these commas was a cut and the text has become long, the first comma after the last whole event is
         tried.
@@ -332,8 +332,8 @@ def _broken_at(error: msgspec.DecodeError, end: int) -> int:
 
 def _object(text: bytes) -> dict[str, msgspec.Raw] | int:
     """Return the values of a JSON object by their keys; or, if `text` is not a JSON object, where the JSON breaks."""
-    with_questions = text.decode(errors="surrogateescape").encode(errors="replace")  # text of the same length, with ?
-    for wrong bytes for mended in (with_questions, _with_lists_for_not_finite(with_questions)):
+    with_questions = text.decode(errors="surrogateescape").encode(errors="replace")  # ? for wrong bytes
+    for mended in (with_questions, _with_lists_for_not_finite(with_questions)):
         try:
             return msgspec.json.decode(mended, type=dict[str, msgspec.Raw])
         except (msgspec.ValidationError, RecursionError):

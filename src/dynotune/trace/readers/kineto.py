@@ -271,9 +271,10 @@ def _tied(
 
 def _nesting(host: HostSpans) -> Ints:
     """Sort host spans; of spans that start and end together, the span of the usually enclosing kind comes first."""
-    outermost_first = np.array([2, 0, 1, 3], dtype=np.int8)  # order of nesting by HostKind: annotation, Python,
-    operator, call rows = np.argsort(outermost_first[host.kind], kind="stable") order: Ints =
-    rows[in_order(host.start_ns[rows], host.end_ns[rows])] return order
+    outermost_first = np.array([2, 0, 1, 3], dtype=np.int8)  # by HostKind: annotation, Python, operator, call
+    rows = np.argsort(outermost_first[host.kind], kind="stable")
+    order: Ints = rows[in_order(host.start_ns[rows], host.end_ns[rows])]
+    return order
 
 
 def _threads(host: HostSpans, columns: Columns) -> tuple[list[str], NDArray[np.int32]]:

@@ -129,7 +129,7 @@ def retimed(timeline: Timeline, step_s: float, wait_s: float | None) -> tuple[Ti
 
 
 def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, float]:
-    """Return the share of a step that is saved without each cause of `WITHOUT`, without `DEVICE` and without `HOST`.
+    """Return the share of a step that replays save without each cause of `WITHOUT`, without `DEVICE`, without `HOST`.
 
     The saving without a wait can exceed the idle time right after the wait, because the host's later work then overlaps
     the device's work. The saving without `DEVICE` is less than the device's time if the host or the loader sets the
@@ -201,7 +201,7 @@ class Replay:
         return 1 - self.step_ns(faster or self._faster, change) / self._step_ns
 
     def is_paced_by_device(self, faster: float) -> bool:
-        """Tell whether a host of this speed would not shorten a step, whose length then does not show that speed."""
+        """Return whether the device sets the pace at this host speed, so that a faster host shortens no step."""
         return self.saved(NOTHING, max(faster, self._faster)) < PLATEAU - 1
 
     def step_ns(self, faster: float, change: Change = NOTHING) -> float:

@@ -63,8 +63,7 @@ _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
 
 
 def predictions(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, Predicted]:
-    """Return savings by setting as written, or by its knob if they hold for any sufficient value; settings without an
-    effect on this timeline are left out.
+    """Return predicted savings by setting, or by knob if any sufficient value saves as much; none without an effect.
 
     This function does not check whether the program already has a setting, or works with the setting.
 
@@ -114,7 +113,7 @@ class _Parts:
         return told_by_name(self.timeline.names, self.timeline.device.name, tell)
 
     def model(self) -> intervals.Set:
-        """Return when a model's own code runs, forward and backward, on any thread, without optimizers' updates."""
+        """Return the intervals of model code on any thread, forward and backward, without optimizers' updates."""
         host = self.timeline.host
         modules = named(self.timeline, MODULE, HostKind.PYTHON)
         rows = np.append(modules, named(self.timeline, _BACKWARD, HostKind.OPERATOR))
@@ -123,7 +122,7 @@ class _Parts:
         return intervals.difference(intervals.union_of(host, rows), self.optimizer)
 
     def cast(self) -> tuple[intervals.Set, Range]:
-        """Return when the model's code runs, and the factor by which autocast's conversions lengthen its host time."""
+        """Return the intervals of model code, and the factor by which autocast's conversions lengthen its host time."""
         kernels = (self.timeline.device.kind == DeviceKind.KERNEL) & ~self.of_optimizer
         products = (self.fp32_products | self.tf32_products) & ~self.of_optimizer
         share = float(products.sum() / max(1, kernels.sum()))

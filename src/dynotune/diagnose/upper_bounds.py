@@ -82,11 +82,7 @@ def find_upper_bounds(runner: TaskRunner, run: RunSpec, watcher: Watcher, timing
 
 
 def _said(runner: TaskRunner, run: RunSpec) -> LoaderIsolation | Unknown:
-    """Return the answer of the first rank's agent.
-
-    Raises:
-        DynotuneError: the command failed, or makes too few steps.
-    """
+    """Return the answer of the first rank's agent. Raises DynotuneError: the command failed, or makes too few steps."""
 
     def place(records: Sequence[Record]) -> IsolateLoader:
         window = window_from_now(records, run)

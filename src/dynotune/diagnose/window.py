@@ -33,8 +33,7 @@ def window_from_now(records: Sequence[Record], request: RunSpec) -> TimeWindow:
 def window_within(record: Record, request: RunSpec) -> TimeWindow:
     """Place the window of a command that makes no more steps than `record` has.
 
-    Raises:
-        TooFewSteps: the command makes too few steps for the window.
+    Raises TooFewSteps: the command makes too few steps for the window.
     """
     num, first = len(record.steps), pilot.num_steps_to_find(record) + pilot.ROOM_STEPS
     # One step is left over: two runs may differ by one.

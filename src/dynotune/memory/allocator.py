@@ -125,8 +125,7 @@ class CachingAllocator:
     def allocate(self, name: int, num_bytes: int, stream: int = 0) -> int:
         """Allocate a block for `name`, and return the block's address.
 
-        Raises:
-            OutOfMemory: the limit leaves no room for the block.
+        Raises OutOfMemory: the limit leaves no room for the block.
         """
         size = rounded(num_bytes)
         pool = self.pool(size, stream)

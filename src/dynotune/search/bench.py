@@ -111,8 +111,7 @@ class Bench(Protocol):
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
         """Run a fresh process, perhaps beside others in their lanes. A pilot (block 0) only warms the arm's caches.
 
-        Raises:
-            CannotRunHere: the machine failed, not the arm: the disk is full, the GPU is lost.
+        Raises CannotRunHere: the machine failed, not the arm: the disk is full, the GPU is lost.
         """
 
     def plan(self) -> None:

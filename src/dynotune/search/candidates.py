@@ -144,8 +144,7 @@ def candidates(
 ) -> tuple[list[Candidate], list[NotOffered]]:
     """List the candidates of findings, the user and facts (`by_facts`) that fit this machine, largest bound first.
 
-    Raises:
-        UsageError: the user wants a knob tried, but there is no suggestion for its values.
+    Raises UsageError: the user wants a knob tried, but there is no suggestion for its values.
     """
 
     def made(setting: Setting, why: Iterable[str], bounded: tuple[float | Unknown, str]) -> Candidate:
@@ -207,8 +206,7 @@ def candidates(
 def refuse_unfit(asked: Asked, machine: Machine) -> list[str]:
     """Refuse the user's settings that cannot be applied here, before anything runs; return cautions about the others.
 
-    Raises:
-        DynotuneError: as `knobs.check_applies`; UsageError with the reason that `machine.refused` gives.
+    Raises DynotuneError: as `knobs.check_applies`; UsageError with the reason that `machine.refused` gives.
     """
     for setting in asked.settings:
         knobs.check_applies(setting, machine.facts)

@@ -39,8 +39,7 @@ def answer(
 
     `kills_before`: the kernel's kills for lack of memory before the run; `facts`: of the machine at that time.
 
-    Raises:
-        CannotRunHere: the machine failed, not the arm: the disk is full, the GPU is gone.
+    Raises CannotRunHere: the machine failed, not the arm: the disk is full, the GPU is gone.
     """
     if not has_room(folder):
         raise error

@@ -26,8 +26,7 @@ class Guards:
     def of(self, one: Arm, limit_s: float) -> Guarded | Unknown | None:
         """Compare the arm's results; None if none of its settings changes rounding. `limit_s`: seconds for each run.
 
-        Raises:
-            CannotRunHere: the disk is full.
+        Raises CannotRunHere: the disk is full.
         """
         chosen = arm(guarded(one.settings))
         if not self.is_known(one):

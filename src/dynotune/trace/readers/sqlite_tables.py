@@ -48,8 +48,7 @@ class Database:
 def opened(path: Path, *, advance: Callable[[str, int], None] = lambda table, num_rows: None) -> Iterator[Database]:
     """Open the SQLite file at `path`, only for reading.
 
-    Raises:
-        UsageError: `path` is not a file, not SQLite, or cut short; or SQLite finds damage inside the `with` block.
+    Raises UsageError: `path` is not a file, not SQLite, or cut short; or SQLite finds damage inside the `with` block.
     """
     _check_header(path)
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"

@@ -41,8 +41,7 @@ class _Unpickler(pickle.Unpickler):
 def load(raw: bytes, *, name: str) -> object:
     """Load the data of the pickle `raw`; errors mention `name`.
 
-    Raises:
-        UsageError: `raw` is not a pickle, is damaged, or has more than plain data; then no instruction has run.
+    Raises UsageError: `raw` is not a pickle, is damaged, or has more than plain data; then no instruction has run.
     """
     end = _check(raw, name)
     try:
@@ -57,8 +56,7 @@ def load(raw: bytes, *, name: str) -> object:
 def _check(raw: bytes, name: str) -> int:
     """Return the number of bytes up to the end of the pickle, after checking that all instructions are harmless.
 
-    Raises:
-        UsageError: an instruction of the pickle is not harmless.
+    Raises UsageError: an instruction of the pickle is not harmless.
     """
     if len(raw) < 2 or raw[0] != 0x80 or raw[1] not in _PROTOCOLS:
         raise UsageError(

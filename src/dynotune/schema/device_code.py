@@ -118,7 +118,7 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdicts of a GPU on all libraries: the number of libraries with each verdict, and the most PTX to compile."""
+    """Summary for one GPU: the number of libraries with each verdict, and the most bytes of PTX to compile."""
 
     gpu: Gpu
     num_native: int

@@ -44,7 +44,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotKnown(msgspec.Struct, frozen=True):
-    """A rule that could not judge: `missing` is the fact that it needed, `reason` why that is not known."""
+    """A rule without a conclusion: `missing` is the fact that the rule needed, `reason` why the fact is not known."""
 
     id: str
     missing: str
@@ -52,7 +52,7 @@ class NotKnown(msgspec.Struct, frozen=True):
 
 
 class UpperBound(msgspec.Struct, frozen=True, kw_only=True):
-    """The step time that one part alone would reach.
+    """The step time that the loader alone, or the computation alone, would reach.
 
     Args:
         part: "loader": a step's batches, drawn one after another; "step": a step that gets the same batch each time;

@@ -26,7 +26,7 @@ class ShapeHistogram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """Shapes of a profile. `context_bytes`: memory of one context, scaled from torch's need; None if unmeasured."""
+    """Shapes of one profile. `context_bytes`: memory of one context, scaled from torch's use; None if unmeasured."""
 
     num_calls: int
     min: Shapes

@@ -17,7 +17,7 @@ class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
 
 
 class Missing(Exception):
-    """Error: a fact depends on an Unknown; `or_unknown` returns that Unknown instead."""
+    """Error: a fact depends on an Unknown. `or_unknown` returns this Unknown instead of raising."""
 
     def __init__(self, unknown: Unknown) -> None:
         super().__init__(unknown.reason)

@@ -1,4 +1,4 @@
-"""`memory.json`, the answer of `dynotune memory`."""
+"""Document `memory.json`, the result of `dynotune memory`."""
 
 import msgspec
 

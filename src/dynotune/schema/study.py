@@ -269,8 +269,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         name: the study's name in a database that workers share; "" without a database.
-        run: how every run is made, with the settings of `base`, if any. `warmup_steps` and `window_steps` are the
-            requested numbers until the first run is planned, and then the planned numbers.
+        run: how every run is made, with the settings of the base recipe, if any. `warmup_steps` and `window_steps` are
+            the requested numbers until the first run is planned, and then the planned numbers.
         stage: the current stage of the search; earlier stages are decided.
         selected: the settings that the prune stage left to confirm; None until that stage has ended.
         confirmed: comparison of `selected` with the baseline on fresh pairs; if there was no time for these, the last

@@ -69,7 +69,7 @@ def bound(
 def _of_loading(setting: Setting, diagnosis: Diagnosis, present: Present) -> list[tuple[float, str]]:
     """Return the bounds of a setting that can only make batches ready sooner; empty for any other setting.
 
-    Without workers, the step's wait is all of the work that a worker would do; with workers, it is the wait for them.
+    Without workers, the step's wait is all of the work that a worker would do; with workers, the wait for workers.
     The wait excludes batches that the process made beside the device's work: then the bound is higher than necessary.
     """
     now, num, shares = present.get("loader.num_workers"), setting.value, diagnosis.shares

@@ -63,7 +63,7 @@ def answer(
 
 
 def rejection(outcome: Outcome) -> str:
-    """Return the first setting of a run that did not take effect, with the reason."""
+    """Return as text why the first setting that did not take effect was rejected."""
     first = outcome.rejected[0]
     if isinstance(first.found, Unknown):
         return first.found.reason

@@ -153,7 +153,7 @@ def _indicators(at: list[int], num: int) -> Array:
 
 
 def counts(trial: Trial) -> bool:
-    """Return whether the trial has a value and was not disturbed from outside."""
+    """Return whether the trial is a run in a block, has a value, and was not disturbed from outside."""
     return trial.ended == "measured" and not trial.void and trial.value is not None and trial.block > 0
 
 

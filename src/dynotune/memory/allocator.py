@@ -89,7 +89,7 @@ class _Pool:
         self.free, self.unmapped = _Ranges(self.segments), _Ranges(self.segments)
 
     def room(self, address: int, size: int) -> bool:
-        """Return whether `size` bytes from `address` on are free."""
+        """Return whether `size` bytes from `address` on are free or without memory, so that a block could lie there."""
         at = address
         while at - address < size and (more := self.free.size(at) or self.unmapped.size(at)):
             at += more

@@ -40,7 +40,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
         busy_share: share of the plain window for which the device worked; None if that is not known.
         slowed: factor by which the recorder made a step longer.
         counterfactual_savings: by cause, the share of a step that a replay of the recorded timeline saves without the
-            cause. Removing a wait can save more than the wait's own idle time, as later host work would overlap device
+            cause. Removing a wait can save more than the wait's idle time, as later host work would overlap device
             work.
         predicted: predicted savings by setting.
     """

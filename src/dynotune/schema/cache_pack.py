@@ -23,16 +23,14 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on which compiled code and its cache keys depend. None: not known.
 
     Args:
-        gpus: `NAME (compute capability)` of the GPUs that the command sees, without repeats, sorted; empty without a
-            GPU.
+        gpus: `NAME (compute capability)` of the GPUs that the command sees, without repeats, sorted; may be empty.
         driver: version of the GPU's driver; "" without one.
         cuda: CUDA version with which torch was built; "" for a build without CUDA.
         python: such as `3.12`; Python's minor version decides the file names and the ABI of extensions.
         platform: operating system and processor, such as `Linux x86_64`.
         cpu_flags: instruction sets that a compiler may use under -march=native, sorted.
         compiler: first line of `g++ --version`; "" without a compiler.
-        torch_folder, python_include: folders in the compiler's command line, which inductor's cache key of C++ kernels
-        includes.
+        torch_folder, python_include: folders in the compiler's command line, which is in inductor's key of C++ kernels.
     """
 
     gpus: list[str] | None = None
@@ -120,7 +118,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         severity: `dangerous`: the code could crash here, and no option overrides this; `useless`: the code would not be
             found, or would be compiled again; `unknown`: a value is not known; `harmless`: the pack does not depend on
-            the condition.
+            this.
     """
 
     what: str

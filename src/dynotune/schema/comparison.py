@@ -17,8 +17,7 @@ LOOKS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 """Numbers of pairs after which an interim analysis of the comparison takes place."""
 MIN_PAIRS = 2
 TELLING_PAIRS = 3
-"""Fewest pairs for a conclusion if the spread of runs is not known otherwise; so few pairs show only large
-differences."""
+"""Fewest pairs for a conclusion if the spread of runs is not known otherwise; so few show only large differences."""
 MAX_PAIRS = 12
 """Largest number of pairs in a comparison by default."""
 MOST_PAIRS = LOOKS[-1]
@@ -82,8 +81,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Medians over the runs of one arm; None for a value that is not known.
 
     Args:
-        start_s: seconds from the launch to steady steps, minus the usual time of the steps before; includes
-            compilation.
+        start_s: seconds from launch to steady steps, minus the usual time of the steps before; includes compilation.
         window_steps: the most steps that a run of this arm timed, if more than the comparison's `window_steps`.
     """
 

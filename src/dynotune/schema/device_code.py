@@ -83,7 +83,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         verdict: `native`: all containers run; `partial`: some containers have no code for this GPU, the others run;
-            `jit`: some are compiled when loaded; `cannot`: none runs; `unknown`: some cannot be judged; `empty`: no
+            `jit`: some are compiled when loaded; `cannot`: none runs; `unknown`: some are unclear; `empty`: no
             function.
         ptx_bytes: total PTX of the containers that the driver compiles: an upper bound of the PTX that is compiled.
         num_too_new: number of containers that cannot run only because the driver is older than their PTX.

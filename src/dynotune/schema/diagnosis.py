@@ -20,8 +20,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The conclusion of a rule. A finding promises no speed-up; only `compare` proves a speed-up.
 
     Args:
-        kind: what the problem harms: speed of steps, time to the first step, evenness, memory, results, or
-            measurements.
+        kind: the harm: to speed of steps, time to the first step, evenness, memory, results, or measurements.
         share: upper bound of the share of a step that removing the cause saves; Unknown without a bound.
         candidates: settings worth testing; `predicted`: the predicted saving of some candidates, by setting.
         remedy: the change to make in the program, if no setting helps or in addition to a setting.

@@ -58,8 +58,7 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Document `plan.json`. `profiles`: the smallest first; `why`: the reason for their number.
 
     Args:
-        wasted: share of the profiles' largest shapes that calls leave unused; `wasted_by_one`: this share with one
-            profile.
+        wasted: share of the profiles' largest shapes that calls leave unused; `wasted_by_one`: with a single profile.
         workspace_bytes: limit for the kernels' scratch memory: the device memory that other uses leave free.
         most_error: tolerance of the outputs, relative to their root mean square; `error_from`: source of the tolerance.
     """

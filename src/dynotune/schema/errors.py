@@ -74,8 +74,7 @@ def may_fail(
 ) -> Iterator[None]:
     """Run a block that uses the disk. `what`: the block's purpose ("write X"). `left`: the state after a failure.
 
-    Raises DynotuneError: the block raised an OSError; the error is of class `kind`, with the kernel's reason and
-    `hint`.
+    Raises DynotuneError: the block raised an OSError; the error is a `kind`, with the kernel's reason and `hint`.
     """
     try:
         yield
@@ -90,8 +89,7 @@ CONTRADICTIONS = (ArithmeticError, AttributeError, LookupError, RecursionError, 
 def from_elsewhere(name: object) -> Iterator[None]:
     """Run a block that works on values of the file `name`, which anyone may have written.
 
-    Raises RecordError: the values have the right types but contradict each other, so that the block raised a Python
-    error.
+    Raises RecordError: values have the right types but contradict each other, so the block raised a Python error.
     """
     try:
         yield

@@ -192,8 +192,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """An outermost module that the steps call.
 
     Args:
-        channels_last_share: share of four-dimensional weights (by elements) in channels_last; None without such
-            weights.
+        channels_last_share: share of four-dimensional weights (by elements) in channels_last; None without weights.
         num_training: number of modules in training mode that behave differently in evaluation (dropout, batch norm).
         num_updated: number of the model's tensors that an optimizer updates.
         table: the model's largest trained embedding; None without a trained embedding.
@@ -305,8 +304,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         leaf: the innermost function that ran, if different from `function`.
         inside: "loader": a DataLoader called this line; "event-loop": the loop waits, and a task awaits at this line.
         num: number of times that the sampler saw the line.
-        cpu_s: the thread's processor time between each of these samples and the sample before, summed; None if
-            unmeasured.
+        cpu_s: the thread's processor seconds from the sample before each of these samples, summed; None if unmeasured.
         least_cpu_s: the sum of the lesser of the processor times before and after each sample; None in older records.
     """
 
@@ -342,8 +340,7 @@ class PeriodicWork(msgspec.Struct, frozen=True, kw_only=True):
         kind: the kind of work, as far as names of functions and files show it.
         function: source line at which the program begins the work, `train.py(70): main`; `text`: the line's text.
         callee: the function in which most of the work happens; "" if the source line itself takes the time.
-        num_steps: number of steps in the window that did the work; `every`: median distance between these steps, in
-            steps.
+        num_steps: number of steps in the window that did the work; `every`: median distance of these steps, in steps.
         share: share of the window's time that the work takes.
     """
 

@@ -129,8 +129,7 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         verdict: `faster`: the command starts faster with a warm cache.
         ratio: geometric mean of the arm's times over the warm ones; None until there are two blocks.
-        saved_s: seconds of the arm's median start that a warm cache saves; `saved_ci`: its interval, from that of the
-            ratio.
+        saved_s: seconds of the arm's median start that a warm cache saves; `saved_ci`: their confidence interval.
     """
 
     arm: Arm

@@ -160,8 +160,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         num_blocks: number of valid blocks with a value of each arm; within one process, of switches there and back.
-        speedup: value of `against` divided by value of `arm`: above 1, `arm` is better. `ci`: two-sided at
-            `confidence`.
+        speedup: value of `against` over value of `arm`: above 1, `arm` is better. `ci`: two-sided at `confidence`.
         p: one-sided p-value of no gain; after Holm's correction if `corrected_over` is above 1.
     """
 

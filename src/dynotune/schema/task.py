@@ -59,8 +59,7 @@ class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
         stretch_steps: number of steps in each of a block's four runs of steps.
         seed: random seed for the order within each block, and for the order of the arms.
         step_s: seconds of a step of the baseline, if known.
-        num_results: number of calls of each arm whose results are compared with results of the same calls without the
-            arm.
+        num_results: number of calls per arm whose results are compared with results of these calls without the arm.
         rounding: relative rounding error that the arms may cause; a copy of the module with this error is called, too.
         give_up_slow: whether an arm whose steps take far longer gets no more blocks.
         caches: variables that name the compilers' cache folders; set before an arm compiles for the first time.

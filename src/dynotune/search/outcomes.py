@@ -65,8 +65,7 @@ def pairs_needed(sd: float) -> int:
 def _noise(trials: list[Trial]) -> tuple[float | None, float | None]:
     """Return the standard deviation of the logarithm of a run's value, from the baseline's runs.
 
-    The second value, from differences of successive runs, excludes slow drift, which pairs cancel. None for too few
-    runs.
+    The second value, from differences of successive runs, excludes slow drift, which pairs cancel. None with few runs.
     """
     logs = [math.log(value_of(trial)) for trial in trials if trial.arm == "" and counts(trial)]
     df = len(logs) - 1

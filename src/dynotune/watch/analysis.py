@@ -20,8 +20,7 @@ WINDOW_S, LONGEST_WINDOW_S, FEWEST_STEPS = 10.0, 60.0, 10
 MINUTE_S = 60.0
 INPUT_BOUND, DEVICE_BOUND, DEVICE_IDLE = 0.25, 0.85, 0.05
 STILL = 0.6
-"""Fraction of a cause's threshold: the cause stays until its share falls below this, since shares over ten seconds
-vary."""
+"""Fraction of a cause's threshold: the cause stays until its share falls below this, since ten-second shares vary."""
 FEWEST_BINS, LONG_STEP_S, FEWEST_LONG = 5, 5.0, 3
 """Seconds with steps that are needed to compute a pace; fewer seconds are enough if steps are long."""
 DROP, BELOW_ALL = 0.9, 0.97

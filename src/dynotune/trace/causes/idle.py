@@ -36,8 +36,7 @@ LAUNCH_GAP_NS = 200_000
 """Eager torch launches a kernel every 5 to 50 µs, more slowly under a profiler. In a longer pause between two launches,
 the host does work other than launching."""
 MANY_LAUNCH_GAPS = 50
-"""Number of gaps between short kernels per step from which launches delay the step, whatever other kernels the step
-has."""
+"""Number of gaps between short kernels per step from which launches delay the step, whatever other kernels run."""
 LATENCY_GAP_NS = 100_000
 """A queued kernel starts within a few microseconds. A kernel that stays in the queue for longer waits for something."""
 MANY_OPTIMIZER_KERNELS = 300
@@ -181,8 +180,7 @@ def _frees(facts: RankFacts, rows: Ints) -> NDArray[np.bool_]:
 def _waited(facts: RankFacts, gaps: Gaps, rows: Ints) -> Ints:
     """Return, for each gap that began inside a call that frees device memory, the duration of that call.
 
-    A call that frees device memory waits for the device: without the call, the next work would have been queued
-    earlier.
+    A call that frees device memory waits for the device: without the call, the next work would be queued earlier.
     """
     host = facts.timeline.host
     rows = rows[_frees(facts, rows) & (host.kind[rows] == HostKind.CALL)]

@@ -30,8 +30,7 @@ from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, told_by_name
 POINTWISE_SHARE = 0.2
 """Least share of pointwise kernels in the time of all kernels: below this, fusing pointwise kernels changes little."""
 SOFTMAX_SHARE = 0.05
-"""Least share of softmax in the time of all kernels from which the softmax is over attention scores, not over
-classes."""
+"""Least share of softmax in the time of all kernels for which softmax is over attention scores, not over classes."""
 TF32_CAPABILITY = (8, 0)
 TENSOR_CORE_CAPABILITY = (7, 0)
 

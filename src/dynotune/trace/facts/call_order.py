@@ -14,8 +14,7 @@ from dynotune.trace.facts.steps import OPTIMIZER, named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name
 
 MOST_BETWEEN = 4
-"""Most host operators (casts, scaling, pinning) between the creation of a tensor and the copy of this tensor to the
-device."""
+"""Most host operators (casts, scaling, pinning) between the creation of a tensor and its copy to the device."""
 
 _MAKES = re.compile(
     r"aten::(rand|randn|randint|randperm|normal|zeros|ones|full|arange|linspace|eye|scalar_tensor|lift_fresh"

@@ -264,8 +264,7 @@ def _waits(
 ) -> tuple[list[int], NDArray[np.int64]]:
     """Return the ns that each rank waits, and the ns that rank i waits for rank j, shape (ranks, ranks).
 
-    A rank without a device waits while no operator runs (`free`). A collective that runs beside an operator delays
-    nothing.
+    A rank without a device waits while no operator runs (`free`). A collective beside an operator delays no rank.
     """
     assert alignment.offset_ns is not None
     rows = list(zip(collectives, alignment.matched, alignment.offset_ns, strict=True))

@@ -18,8 +18,7 @@ from dynotune.trace.facts.steps import STEP
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 AROUND_SHARE = 0.9
-"""Largest share of the time window for an annotation to be a place: an annotation that covers more is the whole
-program."""
+"""Largest share of the time window for an annotation to be a place: one that covers more is the whole program."""
 FUNCTION = re.compile(r"(?P<file>.+?)(\(\d+\)|(?<=\.py)): ")
 
 

@@ -15,15 +15,13 @@ from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 MIN_CYCLES = 3
 """A pattern that occurs twice may be chance."""
 MIN_SIMILARITY = 0.9
-"""Two cycles are similar if they share at least this fraction of their tokens: logging every tenth step changes a
-few."""
+"""Two cycles are similar if they share at least this fraction of tokens: logging every tenth step changes a few."""
 MIN_REGULAR_SHARE = 0.8
 """Least share of the cycles that must be similar to the typical cycle."""
 MIN_DISTINCT = 4
 """A cycle of fewer distinct tokens ("linear, relu") may just as well be a stack of layers as a step."""
 MAX_TRIED = 64
-"""Most tokens that are tried as the boundary of a cycle: if a program has a cycle, its rarest tokens show the
-boundary."""
+"""Most tokens that are tried as the boundary of a cycle: the rarest tokens of a program show the boundary."""
 MAX_CELLS = 20_000_000
 """Largest size (cycles times distinct tokens) of the table of token counts."""
 

@@ -20,8 +20,7 @@ from dynotune.schema.errors import UsageError
 from dynotune.trace.readers.chunks import chunks
 
 SLICE_BYTES = 2 << 20
-"""Bytes of text in a slice, so that the decoded events fit the caches: larger slices are slower, smaller slices no
-faster."""
+"""Bytes of text in a slice, whose decoded events fit the caches: larger slices are slower, smaller ones no faster."""
 _LARGEST_EVENT_BYTES = 16 << 20
 _RECORD = "give a file that torch.profiler's `export_chrome_trace` or `tensorboard_trace_handler` wrote"
 
@@ -168,8 +167,7 @@ class Slices(Generic[Event]):
     def _boundaries(self) -> Iterator[int]:
         """Yield commas at which the text may be cut: the last comma, then earlier ones outside of nested values.
 
-        If none of these commas was a cut and the text has become long, the first comma after the last whole event is
-        tried.
+        If none of these commas was a cut and the text is long, the first comma after the last whole event is tried.
         """
         size = len(self._text)
         for pattern in _BOUNDARIES:

@@ -41,8 +41,7 @@ class Process:
 
     Args:
         pid: id of the process; None if the file is of one process, whatever ids the file contains.
-        device: device spans; `launch` is the row in `host` of the call that queued the work, UNKNOWN without such a
-            call.
+        device: device spans; `launch` is the row in `host` of the call that queued the work, UNKNOWN without a call.
     """
 
     pid: Id
@@ -182,8 +181,7 @@ def read(
         slice_bytes: bytes of text that are decoded at once.
 
     Raises:
-        UsageError: the file is not a trace of torch.profiler, or is damaged; the message has the file and the byte or
-            event.
+        UsageError: the file is no trace of torch.profiler, or damaged; the message has the file and the byte or event.
     """
     slices = Slices(path, decode, slice_bytes=slice_bytes, limit_bytes=limit_bytes, progress=progress)
     columns = Columns(path)
@@ -245,8 +243,7 @@ def _timeline(
 def _without_lines(host: HostSpans, names: dict[str, int]) -> NDArray[np.int32]:
     """Return the spans' names without the line of functions that ran when recording began; extends `names`.
 
-    torch names a function called during recording with its first line, but a function that already ran with its current
-    line.
+    torch names a function called during recording with its first line, one that already ran with its current line.
     """
     found = host.name.copy()
     functions, texts = host.kind == HostKind.PYTHON, list(names)

@@ -65,8 +65,8 @@ def read(path: Path, *, progress: Progress | None = None) -> list[Timeline]:
         progress: called with the bytes of the file read so far, estimated by the share of its rows, and its size.
 
     Raises:
-        UsageError: the file is not SQLite, not an export of Nsight Systems, has a newer schema, or is cut short,
-            damaged or empty.
+        UsageError: the file is no SQLite export of Nsight Systems, has a newer schema, or is cut short, damaged or
+            empty.
     """
     num_read = total = size_bytes = 0
 

@@ -48,8 +48,7 @@ def read_traces(
         progress: called with the bytes of the current file read so far and its size.
 
     Raises:
-        UsageError: a file is damaged or not a trace; the message has the likely kind of the file, or the damaged
-            position.
+        UsageError: a file is damaged or not a trace; the message has the damaged position or the file's likely kind.
     """
     timelines: list[Timeline] = []
     for path in paths:

@@ -52,8 +52,7 @@ class Range:
     """A segment: memory that the allocator reserved from the device.
 
     Args:
-        is_split: whether the allocator splits off blocks of any multiple of 512 bytes (small pool, or expandable
-            segment).
+        is_split: whether blocks of any multiple of 512 bytes are split off (small pool, or expandable segment).
         is_private: whether the segment is in a private pool, such as a CUDA graph's.
     """
 

@@ -26,8 +26,7 @@ MOST_SLOWED = 30.0
 """Largest factor by which a recorder slows a host; a plain step that is shorter by more is short for another reason."""
 NUM_HALVINGS = 12
 PLATEAU = 1.01
-"""With a fully busy device, a faster host saves nothing: a step within this factor of the shortest counts as
-shortest."""
+"""With a busy device, a faster host saves no time: a step within this factor of the shortest counts as shortest."""
 READY_NS = 20_000
 """A kernel that starts this soon after its launch waited only for launch latency, not for other work."""
 ENDED_NS = 5_000
@@ -95,8 +94,7 @@ class _Item:
     """One piece of device work.
 
     Args:
-        before: the previous item on the same stream; `held_by`: the item whose end this item waited for; UNKNOWN for
-            none.
+        before: previous item on the same stream; `held_by`: the item whose end this item waited for; UNKNOWN for none.
         lag_ns: nanoseconds from the launch, or from the end of the item `held_by`, to the start of this item.
     """
 

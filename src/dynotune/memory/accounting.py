@@ -95,7 +95,7 @@ class _Marks:
         return self.at[0] if self.at else 0
 
     def phase(self, event: int) -> str:
-        """Return the last mark before the event; `inputs` if the next mark is the step's first forward pass."""
+        """Return the phase at an event, the last mark before; `inputs` if the step's first forward pass comes next."""
         following = bisect_right(self.at, event)
         name = self.names[max(0, following - 1)] if self.names else ""
         is_first = name in ("begin", "step") and self.names[following : following + 1] == ["forward"]

@@ -192,7 +192,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """An outermost module that the steps call.
 
     Args:
-        channels_last_share: share of four-dimensional weights (by elements) in channels_last; None without weights.
+        channels_last_share: channels_last share of four-dimensional weights, by elements; None without such weights.
         num_training: number of modules in training mode that behave differently in evaluation (dropout, batch norm).
         num_updated: number of the model's tensors that an optimizer updates.
         table: the model's largest trained embedding; None without a trained embedding.
@@ -354,7 +354,7 @@ class PeriodicWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step among the slowest hundredth. `causes`: what happened in it; "work" refers to `ProcessState.periodic`."""
+    """A step among the slowest hundredth. `causes`: events in the step; "work": an entry of `ProcessState.periodic`."""
 
     index: int
     step_s: float

@@ -39,7 +39,7 @@ class Guards:
         return [one for one in self._found.values() if isinstance(one, Guarded)]
 
     def seen(self, one: Arm, event: dict[str, Any]) -> None:
-        """Keep the comparison of calls within a running program if results are right; else separate runs decide."""
+        """Keep a comparison of calls within a running program if its results are right; else separate runs decide."""
         if self.is_known(one):
             return
         chosen = arm(guarded(one.settings))

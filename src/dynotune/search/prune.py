@@ -105,7 +105,7 @@ def _right(work: Search, settings: list[Setting]) -> list[Setting]:
 def _built_anew(
     work: Search, ordered: list[Candidate], failure: Callable[[Arm], Trial | None], *, beside: bool = False
 ) -> list[Setting]:
-    """Add settings one at a time and return those that did not fail; `beside`: name the others when one failed."""
+    """Add settings one at a time; return the settings that did not fail. `beside`: name the others after a failure."""
     kept = list[Setting]()
     for one in needed_first(ordered):
         larger = complete([*kept, one.setting], work.study.candidates)

@@ -162,7 +162,7 @@ class Follower:
                 self._take_cores(before, sample)
 
     def _of_the_run(self, sample: probe.Sample, gpus: Sequence[probe.Gpu]) -> list[probe.Gpu]:
-        """Return the GPUs on which its processes were seen; before that, all but those that only others use."""
+        """Return the GPUs that the run's processes use; before any is seen, all GPUs that not only others use."""
         listed = {
             gpu.nvml_index: [] if isinstance(gpu.processes, Unknown) else gpu.processes
             for gpu in (gpus if sample.pids_comparable else [])

@@ -1,4 +1,4 @@
-"""Serve the view as a page that refreshes itself, as JSON, and for Prometheus, with the standard library's server."""
+"""Serve a run's state as a page that refreshes itself, as JSON, and for Prometheus, by Python's own server."""
 
 import hmac
 import ipaddress

@@ -60,8 +60,7 @@ def of_thread(timeline: Timeline, thread: int) -> Sequence:
 
 
 def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
-    """Return operators that make a tensor on the host for the device, and operators that copy such tensors there.
-    """
+    """Return operators that make a tensor on the host for the device, and operators that copy such tensors there."""
     found: list[int] = []
     copying: list[int] = []
     for thread in threads.tolist():

@@ -2,7 +2,8 @@
 
 Ranks of one job end their steps together, because early ranks wait. So the length of a phase means little; the rank's
 own time in the phase counts: without waits for other ranks, and without communication that nothing overlaps. A host
-that runs ahead of its device hides host work behind waits for the device: then the time to issue a step counts.
+that runs ahead of its device hides host work behind waits for the device: then the time to issue a step counts, if
+longer.
 """
 
 import re

@@ -176,7 +176,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts = {}
 
     def starts(self, arm: Arm) -> list[Start]:
-        """Return the starts that count; without any, those of void blocks, and the pilots before the first block."""
+        """Return the starts that count, else the starts of void blocks, or the pilots before the first block."""
         blocks = self.blocks or [voided.values for voided in self.voided]
         return [block.of(arm) for block in blocks] or [pilot for pilot in self.pilots if pilot.arm == arm]
 

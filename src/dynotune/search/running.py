@@ -164,7 +164,7 @@ class Search:
     def in_turn(
         self, order: Sequence[Arm], phase: Phase, block: int, lane: lanes.Lane, repeats: int = MOST_REPEATS
     ) -> None:
-        """Run the arms one after another on the lane's host. With `repeats` 0, a run that does not count ends this."""
+        """Run arms one after another on the lane's host. With `repeats` 0, a run that does not count ends the list."""
         if not order or (lane.host and self._elsewhere(order, phase, block, lane, repeats)):
             return
         for one in order:

@@ -161,7 +161,7 @@ def share(part: float | None) -> str:
 
 
 def fine_share(part: float | None) -> str:
-    """Write a part of one as a percentage, with tenths below ten, so that small parts differ and none reads as zero."""
+    """Write a fraction as a percentage, with tenths below 10%, so that small fractions differ and none is 0%."""
     if not part or part >= 0.0995:
         return share(part)
     return f"{part:.1%}" if part >= 0.0005 else "< 0.1%"

@@ -51,7 +51,7 @@ class Watcher:
             self.follower.processes.kill()
 
     def run(self) -> None:
-        """Look each second, until the run is over, an alert has lasted too long, or `stop` is called."""
+        """Update the displays each second, until the run is over, an alert lasts too long, or `stop` is called."""
         while not self._stopping.is_set():
             self.look(time.perf_counter())
             if self.follower.is_over or self.failed is not None:

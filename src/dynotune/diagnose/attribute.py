@@ -220,7 +220,7 @@ def _recorded(trace: TraceSummary) -> _Recorded | Unknown:
 
 
 def _on_device(timing: Timing, recorded: _Recorded, device: DeviceTime, garbage_s: float) -> tuple[Parts, Parts]:
-    """Return the parts of the recorded step and of the plain step."""
+    """Return the parts of the recorded step and of the plain step on one device."""
     seen = parts_of(device, recorded.num_steps)
     usual = without_first_gap(seen, device, recorded.num_steps)
     wait_s = _idle_in_loader(timing, usual.loader, recorded)
@@ -286,7 +286,7 @@ def _behind_copies(trace: TraceSummary, seen: Parts, recorded: _Recorded) -> flo
 
 
 def _loss(cause: Cause, seen: Parts, plain: Parts, trace: TraceSummary, recorded: _Recorded, step_s: float) -> LostTime:
-    """Return the cause's share of a plain step, at most 1.
+    """Return the loss to a cause as a share of a plain step, at most 1.
 
     The share scales with the part of the step that the cause belongs to, and does not exceed that part.
     """

@@ -167,11 +167,7 @@ def gather(run: RunSpec, watcher: Watcher) -> tuple[Observation, Path]:
 
 
 def refuse_torch(facts: Facts) -> None:
-    """Refuse a torch that is known to be too old for the agent.
-
-    Raises:
-        CannotRunHere: this torch is too old.
-    """
+    """Refuse a torch that is known to be too old for the agent. Raises CannotRunHere: this torch is too old."""
     version = facts.get("torch.version")
     if not isinstance(version, str):
         return
@@ -209,8 +205,7 @@ def _fresh_caches(processes: Sequence[ProcessState]) -> Facts:
 def replayed(path: Path) -> Observation:
     """Read an observation from a file, and add an attribution if it has none.
 
-    Raises:
-        RecordError: the file cannot be read, or holds no observation.
+    Raises RecordError: the file cannot be read, or holds no observation.
     """
     observation = document.read(path, Observation)
     known = isinstance(observation.attribution, Attribution)

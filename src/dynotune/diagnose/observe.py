@@ -84,7 +84,7 @@ class PlainWindow:
         )
 
     def seen(self) -> PlainRun:
-        """Return the window's results; call this before the program is asked for more."""
+        """Return the window's results; call this before the program gets another task."""
         outcome, windows = self.outcome, self.outcome.windows
         begin_s, end_s = min(window.begin_s for window in windows), max(window.end_s for window in windows)
         assert self._runner.live is not None

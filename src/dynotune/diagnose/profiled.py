@@ -29,7 +29,7 @@ class RecordedSteps(NamedTuple):
     summary: TraceSummary
 
     def noting(self, note: str) -> RecordedSteps:
-        """Return the same steps with a note before the others."""
+        """Return the recorded steps with a note added before the other notes."""
         notes = [note, *self.summary.notes]
         return self._replace(summary=msgspec.structs.replace(self.summary, notes=notes))
 

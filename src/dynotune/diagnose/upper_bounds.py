@@ -67,7 +67,7 @@ class LoaderIsolation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_upper_bounds(runner: TaskRunner, run: RunSpec, watcher: Watcher, timing: Timing) -> list[UpperBound] | Unknown:
-    """Return the step time with the loader alone, with one batch replayed, and with both, as in the plain window.
+    """Return the step times of the loader alone, of one replayed batch, and of the plain window (loader and steps).
 
     All three are timed in the live run, on the first rank. If the command has ended, it is run once more.
     """
@@ -82,11 +82,7 @@ def find_upper_bounds(runner: TaskRunner, run: RunSpec, watcher: Watcher, timing
 
 
 def _said(runner: TaskRunner, run: RunSpec) -> LoaderIsolation | Unknown:
-    """Return the answer of the first rank's agent.
-
-    Raises:
-        DynotuneError: the command failed, or makes too few steps.
-    """
+    """Return the report of the first rank's agent. Raises DynotuneError: the command failed, or makes too few steps."""
 
     def place(records: Sequence[Record]) -> IsolateLoader:
         window = window_from_now(records, run)
@@ -109,7 +105,7 @@ def _said(runner: TaskRunner, run: RunSpec) -> LoaderIsolation | Unknown:
 
 
 def rows(said: LoaderIsolation, timing: Timing, page_cache: PageCache) -> list[UpperBound]:
-    """Return the three upper bounds, from the agent's answer and the plain window's timing."""
+    """Return the three upper bounds, from the agent's report and the plain window's timing."""
     replayed = said.replayed
     if replayed is None or not replayed.num_steps:
         return []

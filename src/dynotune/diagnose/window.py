@@ -11,8 +11,8 @@ from dynotune.schema.run import RunSpec
 from dynotune.schema.task import TimeWindow
 from dynotune.text import words
 
-# In this time, events of every few steps show in their proportion. A hundred steps are the fewest that have a slowest
-# hundredth. Nobody waits half a minute for a diagnosis of slow steps.
+# In this many seconds, events of every few steps occur in their true proportion. A hundred steps are the fewest that
+# have a slowest hundredth. Nobody waits half a minute for a diagnosis of slow steps.
 SHORTEST_S, LONGEST_S = 2.0, 10.0
 ENOUGH_STEPS, ENOUGH_S = 100, 5.0
 USUAL_STEPS, FEWEST_STEPS = 30, 3
@@ -33,11 +33,10 @@ def window_from_now(records: Sequence[Record], request: RunSpec) -> TimeWindow:
 def window_within(record: Record, request: RunSpec) -> TimeWindow:
     """Place the window of a command that makes no more steps than `record` has.
 
-    Raises:
-        TooFewSteps: the command makes too few steps for the window.
+    Raises TooFewSteps: the command makes too few steps for the window.
     """
     num, first = len(record.steps), pilot.num_steps_to_find(record) + pilot.ROOM_STEPS
-    # One step is left over: two runs may differ by one.
+    # One step is left over, since the number of steps of two runs may differ by one.
     room = num - first - 1
     wanted = max(first, request.warmup_steps or pilot.steady_steps(record) or num // 2)
     num_steps = request.window_steps or max(FEWEST_STEPS, min(window_steps(record), num - wanted - 1))
@@ -51,7 +50,7 @@ def window_within(record: Record, request: RunSpec) -> TimeWindow:
 
 
 def window_steps(record: Record) -> int:
-    """Choose the number of steps, from those made so far."""
+    """Choose the number of steps in the window, from the steps made so far."""
     length = pilot.epoch_steps([record])
     step_s = _mean_step_s(record, length)
     num = max(USUAL_STEPS, math.ceil(SHORTEST_S / step_s))

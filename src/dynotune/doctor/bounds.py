@@ -47,7 +47,7 @@ def faster_host_saving(view: ObservationView) -> float:
 
 
 def saving(view: ObservationView, share: float) -> float:
-    """Return how much shorter a step gets without kernels that take `share` of it."""
+    """Return the share of a step that is saved without kernels that take `share` of the step."""
     return max(0.0, min(share, faster_device_saving(view)))
 
 

@@ -1,4 +1,4 @@
-"""Lines of the program at which a sampler saw its threads: each line's share of a step, and its code."""
+"""Source lines at which a sampler saw the program's threads: each line's share of a step, and its code."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ NOWHERE = Place()
 MOST_TOLD, LEAST_TOLD = 3, 0.005
 
 Seen = tuple[Line, float]
-"""A line, and its share of a step."""
+"""A source line, and the line's share of a step."""
 
 _LIBRARY = re.compile(r"/(site|dist)-packages/")
 # An environment's folder may also be named torch.

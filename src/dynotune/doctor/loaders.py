@@ -20,7 +20,7 @@ def main_loader(view: ObservationView) -> Loader | None:
 
 
 def loading_of(loader: Loader) -> Loading:
-    """Return the cost of the loader's batches. Raises Missing: batches were not timed."""
+    """Return the cost of making the loader's batches. Raises Missing: batches were not timed."""
     return required(loader.loading, "what making batches takes")
 
 

@@ -241,7 +241,7 @@ class ObservationView:
         return sorted((loss for loss in self.attribution.lost_time if loss.id in ids), key=lambda loss: -loss.share)
 
     def lost(self, *ids: str) -> float:
-        """Return the sum of these losses. Causes of idle time do not overlap one another."""
+        """Return the sum of the losses with the given ids. Causes of idle time do not overlap one another."""
         return sum(loss.share for loss in self.losses(*ids))
 
 

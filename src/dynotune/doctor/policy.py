@@ -46,7 +46,7 @@ SATURATED_LINK = 0.6
 MANY_REPLAYS = 10
 """Repeated PCIe packets in a window. A sound link repeats none for days."""
 FEW_CPUS_PER_GPU = 4
-"""The program, a pinning thread and two workers. With fewer processors one of them waits."""
+"""Processors for the program, a pinning thread and two workers. With fewer processors, a thread of these waits."""
 USED_UP = 0.9
 """Share of the usable processors. Above this more processors can help."""
 SPARE_CORE = 0.3
@@ -58,17 +58,17 @@ SWAPPED_PAGES = 256
 MUCH_SWAPPED_PAGES = 25_600
 """Pages in a window, 100 MiB."""
 LITTLE_AVAILABLE_MEMORY = 0.05
-"""Share of all memory."""
+"""Share of all memory that is available. Below this, little memory is left."""
 CONTAINER_SHM_BYTES = 64 << 20
 """The size of /dev/shm under docker's default."""
 SMALL_SHM_BYTES = 1 << 30
-"""This size holds two batches of images for each of some workers."""
+"""Size of /dev/shm in bytes: enough for two batches of images for each of several workers."""
 SMALL_NOFILE = 1024
-"""The limit of a login shell on most systems."""
+"""Limit of open files in a login shell on most systems."""
 FILES_BESIDE_LOADER = 128
 """Files that libraries, sockets and data keep open, in addition to a loader's tensors."""
 SMALL_MEMLOCK_BYTES = 1 << 30
-"""Locked memory. InfiniBand registers buffers of some hundreds of MiB."""
+"""Limit of locked memory in bytes. InfiniBand registers buffers of some hundreds of MiB."""
 DEFAULT_JIT_CACHE_BYTES = 1 << 30
 """CUDA_CACHE_MAXSIZE of current drivers on desktops and servers."""
 LARGEST_JIT_CACHE_BYTES = 1 << 32
@@ -85,7 +85,7 @@ SEEN_TOO_SELDOM = 2.5
 OF_A_SYMPTOM = 0.25
 """Share of a more general finding from which on a finding that explains it comes first."""
 LEAST_PADDING = 0.1
-"""Share of a batch."""
+"""Least share of a batch's elements that is padding, for padding to be reported."""
 LARGE_PART = 0.3
 """Share of the time to make a batch. A smaller part does not decide how long loading takes."""
 WORKERS_BUSY = 0.85
@@ -107,7 +107,7 @@ OBJECT_BYTES = 256
 COPIED_BYTES = 16 << 20
 """Growth of all workers' own memory in the window. Batches alone change it by a few megabytes."""
 COPIED_MUCH_BYTES = 256 << 20
-"""The same growth per minute. In an hour it exhausts a machine's memory."""
+"""Growth of all workers' own memory per minute. In an hour this growth exhausts a machine's memory."""
 
 # transfer
 
@@ -125,7 +125,7 @@ As bytes or half types, converted on the device, the tensor would have at most h
 # synchronisation and memory
 
 CALLS_PER_STEP = 0.05
-"""Once in twenty steps. Rarer calls belong to the end of an epoch, not to the loop."""
+"""Calls per step: one in twenty steps. Rarer calls belong to the end of an epoch, not to the loop."""
 SPLIT_SHARE = 0.2
 SPLIT_BYTES = 64 << 20
 """Share of a process's device memory for a saving of medium severity; and the least bytes of a saving."""
@@ -134,7 +134,7 @@ LEAK_STEP_BYTES = 1024
 """Growth in the window, and per step. The allocator counts in units of 512 bytes."""
 LEAK_HOST_BYTES = 32 << 20
 LEAK_HOST_STEP_BYTES = 4096
-"""The same for the process. malloc takes a few megabytes at a time and keeps them."""
+"""Growth of the process in the window, and per step. malloc takes a few megabytes at a time and keeps them."""
 LEAK_FOLLOWED_BYTES = 8 << 20
 LEAK_SURE_RISES = 6
 """For the process, if its levels are known. This many rises in a row, without a fall, are not chance."""

@@ -97,12 +97,12 @@ def is_librarys(work: PeriodicWork) -> bool:
 
 
 def when(work: PeriodicWork) -> str:
-    """Return how often the work occurs, as the end of a claim."""
+    """Return a text on how often the work occurs, as the end of a claim."""
     return f", after every {work.every} steps" if work.every is not None and work.every > 1 else ""
 
 
 def seen(view: ObservationView, work: PeriodicWork) -> list[str]:
-    """Return where the work was seen, as evidence."""
+    """Return a line of evidence on where the work was seen."""
     called = f", in {short_name(work.callee)}" if work.callee else ""
     text = f": {work.text}" if work.text else ""
     return [f"in {work.num_steps} of {view.timing.num_steps} steps, {work.function}{called}{text}"]

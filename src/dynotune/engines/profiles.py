@@ -26,10 +26,10 @@ MOST_WORK, WORK_OF_AN_INPUT = 3e8, 250.0
 """Limits for planning, which takes a few seconds: multiplications and sums, and their number per input."""
 MOST_DIMENSIONS, MOST_ELEMENTS = 8, 1 << 48
 SUFFICES = 0.1
-"""One profile is enough if it leaves no more than this share unused."""
+"""One profile is enough if calls leave no more than this share of its largest shape unused."""
 Floats = npt.NDArray[np.float64]
 MOST_BYTES = (1 << 31) - 1
-"""The largest message of Protobuf."""
+"""Largest accepted model file in bytes: the limit of a Protobuf message."""
 
 
 def plan_profiles(histogram: ShapeHistogram, asked: int | None = None) -> EnginePlan:

@@ -54,8 +54,7 @@ def _by_id() -> dict[str, Knob]:
 def get(knob_id: str) -> Knob:
     """Return the knob with this id; `env.` with any variable's name is a knob, and `arg.` with any placeholder's name.
 
-    Raises:
-        UsageError: no knob has this id; the hint lists the nearest ids.
+    Raises UsageError: no knob has this id; the hint lists the nearest ids.
     """
     if knob_id in _by_id():
         return _by_id()[knob_id]
@@ -99,8 +98,7 @@ def _placeholder(name: str) -> Knob:
 def parse(text: str) -> Setting:
     """Read `knob=value` as a setting with a value of the knob's type.
 
-    Raises:
-        UsageError: no `=`, no such knob, or a value that the knob refuses; the message lists the accepted values.
+    Raises UsageError: no `=`, no such knob, or a value that the knob refuses; the message lists the accepted values.
     """
     knob_id, equals, value = text.partition("=")
     knob_id = knob_id.strip()
@@ -199,8 +197,7 @@ def _allowed(knob: Knob) -> str:
 def check_applies(setting: Setting, facts: Facts) -> None:
     """Refuse a setting that cannot work here. If a fact is not known, the read-back decides later.
 
-    Raises:
-        CannotRunHere: the message names what is missing.
+    Raises CannotRunHere: the message names what is missing.
     """
     knob = get(setting.knob)
     if "gpu.count" in knob.needs and "torch.cuda" in facts and facts["torch.cuda"] is None:
@@ -242,8 +239,7 @@ _READ_ONCE = {"process": "it is read when the process starts", "before_cuda": "i
 def why_not_switched(setting: Setting) -> str:
     """Return why a setting cannot be switched on and off while a program runs; "" if it can.
 
-    Raises:
-        UsageError: there is no such knob.
+    Raises UsageError: there is no such knob.
     """
     knob = get(setting.knob)
     return knob.not_switched or _READ_ONCE.get(knob.when, "")

@@ -1,9 +1,9 @@
-"""Account for device memory: what each term of the recorded steps held, and what other batches would hold.
+"""Account for device memory: bytes of each memory term in the recorded steps, and predicted bytes for other batches.
 
-`accounting` joins a replayed snapshot, the tensors' owners that the agent reported, and the driver's count into terms
-that add up. `sequence` replays allocations in a model of the `allocator`: those of a pretended GPU to place them, those
-of two batches to predict another. `fitting` derives what fits on a card. `constants` has figures that only measurements
-give.
+`accounting` combines a replayed snapshot, the tensors' owners that the agent reported, and the driver's count into
+memory terms that add up. `sequence` replays allocations in a model of the `allocator`: those of a pretended GPU to
+place them, those of two batches to predict another. `fitting` derives which batches fit on a card. `constants` has
+figures that only measurements give.
 
 This room runs nothing and asks no device: `diagnose` records, `trace.snapshot` reads snapshots, and `doctor` advises
 how to save memory.

@@ -1,8 +1,8 @@
-"""Divide a process's memory into terms that add up to the driver's count, at the peak and between two steps.
+"""Divide a process's memory into terms that add up to the driver's count, both at the peak and between two steps.
 
-Each block of the history gets one term: that of the tensor which the agent found at its address, or else by when and
-where it was allocated. Rounding, cache and fragments follow from addresses. The driver's count beyond the allocator is
-the context with loaded modules, and memory that libraries such as NCCL allocate themselves.
+Each block of the history gets one memory term: the term of the tensor that the agent found at the block's address, or
+else a term by time and place of the allocation. Rounding, cache and fragments follow from addresses. The driver's count
+beyond the allocator is the context with loaded modules, and memory that libraries such as NCCL allocate themselves.
 """
 
 import re
@@ -60,7 +60,7 @@ def account(
 
 
 def of_snapshot(lives: Lives) -> RankMemory:
-    """Return the contents of a snapshot of one device: blocks by line, at the peak of its history and at its end."""
+    """Return the contents of a device's snapshot: bytes by source line, at the peak and at the end of its history."""
     size, notes = words.num_bytes, []
     for event, asked, where in lives.failures[-3:]:
         _, room = lives.room(event)
@@ -85,7 +85,7 @@ def _moments(lives: Lives, blocks: Blocks, begin: int, outside: int | Unknown) -
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """The agent's marks in order, each with the number of events of the history before it."""
+    """The agent's phase marks in order, each with the number of events of the history before the mark."""
 
     at: list[int]
     names: list[str]
@@ -95,7 +95,7 @@ class _Marks:
         return self.at[0] if self.at else 0
 
     def phase(self, event: int) -> str:
-        """Return the last mark before the event; `inputs` if the next mark is the step's first forward pass."""
+        """Return the phase at an event, the last mark before; `inputs` if the step's first forward pass comes next."""
         following = bisect_right(self.at, event)
         name = self.names[max(0, following - 1)] if self.names else ""
         is_first = name in ("begin", "step") and self.names[following : following + 1] == ["forward"]
@@ -110,7 +110,7 @@ class _Marks:
 
 
 def _blocks(device: DeviceOwners, lives: Lives, offset: int, marks: _Marks, *, trains: bool) -> Blocks:
-    """Return each block with its term."""
+    """Return each memory block with its memory term."""
     at: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for index, life in enumerate(lives.lives):
         at[life.address].append((life.born, index))
@@ -164,7 +164,7 @@ def _moment(lives: Lives, blocks: Blocks, event: int, outside: int | Unknown) ->
             lines[term][life.where.function] += life.size
     requested = sizes.total()
     sizes.update(room)
-    sizes["unknown"] += reserved - sizes.total()  # zero, unless addresses contradict each other
+    sizes["unknown"] += reserved - sizes.total()  # 0, unless addresses contradict each other
     if not isinstance(outside, Unknown):
         sizes["context"] = outside
     return Moment(

@@ -1,10 +1,10 @@
 """Model the memory that torch's caching allocator reserves from the device for a sequence of allocations and releases.
 
-It follows c10/cuda/CUDACachingAllocator.cpp. Blocks of up to 1 MiB lie in segments of 2 MiB, larger ones in segments of
-20 MiB or, from 10 MiB on, of their own size rounded up to 2 MiB. An allocation takes the smallest free block of its
-stream and pool that is large enough, and splits it; a release joins a block with its free neighbours. Nothing goes back
-to the device before an allocation would fail. `garbage_collection_threshold` is not modelled: it acts only where the
-program has limited its memory.
+The model follows c10/cuda/CUDACachingAllocator.cpp. Blocks of up to 1 MiB lie in segments of 2 MiB, larger ones in
+segments of 20 MiB or, from 10 MiB on, of their own size rounded up to 2 MiB. An allocation takes the smallest free
+block of its stream and pool that is large enough, and splits it; a release joins a block with its free neighbours.
+Nothing goes back to the device before an allocation would fail. `garbage_collection_threshold` is not modelled: it acts
+only where the program has limited its memory.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class _Ranges:
         self._begins: dict[int, int] = {}  # keyed by the end
 
     def size(self, address: int) -> int:
-        """Return the bytes of the range that begins at `address`; 0 without one."""
+        """Return the bytes of the range that begins at `address`; 0 without such a range."""
         return self._sizes.get(address, 0)
 
     def begin(self, end: int) -> int:
-        """Return the begin of the range that ends at `end`; `end` without one."""
+        """Return the begin of the range that ends at `end`; `end` without such a range."""
         return end if end in self._edges else self._begins.get(end, end)
 
     def add(self, address: int, size: int) -> int:
@@ -89,7 +89,7 @@ class _Pool:
         self.free, self.unmapped = _Ranges(self.segments), _Ranges(self.segments)
 
     def room(self, address: int, size: int) -> bool:
-        """Tell whether `size` bytes could lie from `address` on."""
+        """Return whether `size` bytes from `address` on are free or without memory, so that a block could lie there."""
         at = address
         while at - address < size and (more := self.free.size(at) or self.unmapped.size(at)):
             at += more
@@ -106,7 +106,7 @@ class CachingAllocator:
     """The allocator of one device.
 
     Args:
-        limit_bytes: limit of all segments together; None for no limit.
+        limit_bytes: limit in bytes of all segments together; None for no limit.
 
     Attributes:
         live: blocks by the name of their allocation.
@@ -125,8 +125,7 @@ class CachingAllocator:
     def allocate(self, name: int, num_bytes: int, stream: int = 0) -> int:
         """Allocate a block for `name`, and return the block's address.
 
-        Raises:
-            OutOfMemory: the limit leaves no room for the block.
+        Raises OutOfMemory: the limit leaves no room for the block.
         """
         size = rounded(num_bytes)
         pool = self.pool(size, stream)
@@ -162,7 +161,7 @@ class CachingAllocator:
         return found
 
     def empty_cache(self) -> bool:
-        """Return all wholly free memory to the device; tell whether there was any."""
+        """Return all wholly free memory to the device; the result is whether any memory was free."""
         before = self.reserved_bytes
         for pool in self._pools.values():
             for size, address in list(pool.free.by_size):

@@ -1,4 +1,4 @@
-"""Figures that only measurements give, each with its source: `constants.toml` beside this file."""
+"""Figures that only measurements give, read with their sources from `constants.toml` beside this file."""
 
 import re
 import tomllib
@@ -26,8 +26,7 @@ def _table() -> dict[str, Any]:
 def gpu(text: str) -> PretendedGpu:
     """Return the GPU that `--gpu` names: one of the table (`H100-80GB`, `NVIDIA H100 80GB`), or a size such as `24GiB`.
 
-    Raises:
-        UsageError: the text is neither.
+    Raises UsageError: the text is neither a known GPU nor a size.
     """
     wanted = re.sub(r"[\s_-]|nvidia|geforce|tesla", "", text.casefold())
     names = {re.sub(r"-", "", name).casefold(): name for name in _table()["gpu"]}

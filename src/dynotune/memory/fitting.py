@@ -1,4 +1,4 @@
-"""Predict which other batches fit, from two or more batches that were run.
+"""Predict which other batch sizes fit, from two or more batch sizes that were run.
 
 Requested memory grows linearly with the batch: a constant, and a fixed amount per sample. The allocator's overhead
 (rounding, cache, fragments) grows nearly so, in whole segments. The context, weights and workspaces stay constant.
@@ -37,11 +37,11 @@ def capacity(
     """Return what fits within `limit_bytes`: the batches that were run, and others predicted from two of them.
 
     Args:
-        measured: peaks by batch.
-        limit_bytes: memory of the card, less what other processes hold.
-        spread_bytes: error of the peaks themselves.
+        measured: measured peak memory by batch size.
+        limit_bytes: memory of the card minus the memory of other processes.
+        spread_bytes: error of the measured peaks, in bytes.
         histories: allocations of each batch; if those of two runs do not match, the prediction uses only the totals.
-        settings: settings of the allocator.
+        settings: settings of the caching allocator.
         asked: further batch sizes to predict.
     """
     measured = dict(sorted(measured.items()))

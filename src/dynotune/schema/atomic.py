@@ -8,22 +8,22 @@ import stat
 from pathlib import Path
 
 LARGEST_READ = 1 << 30
-# The folder takes no new file, or the file is a mount of its own, as in containers: writing in place may still work.
+# Errors if the folder takes no new file, or if the file is itself a mount, as in containers: writing in place may work.
 _IN_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 
 
 def write(path: Path, content: bytes, *, own_name: bool = False) -> None:
     """Write `content` to a temporary file beside `path`, which then replaces `path`.
 
-    Links are followed, and an existing file keeps its mode. A pipe, a device and an open descriptor (/dev/stdout) are
-    written to directly, and so is a file that cannot be replaced: such a file may be left half written.
+    Links are followed, and an existing file keeps its mode. A pipe, a device, an open descriptor (/dev/stdout), and a
+    file that cannot be replaced are written in place, so a failure may leave them half written.
 
     Args:
-        own_name: dynotune chose the name, in a folder that others may write to: anything but an ordinary file at
-            `path`, above all a link, is replaced.
+        own_name: whether dynotune chose the name, in a folder that other users may write to: then anything at `path`
+            except an ordinary file, above all a link, is replaced.
 
     Raises:
-        OSError: as `open`; the old file is still there.
+        OSError: the file cannot be written; the old file is still there.
     """
     if own_name:
         path = path.parent.resolve() / path.name
@@ -53,7 +53,7 @@ def write(path: Path, content: bytes, *, own_name: bool = False) -> None:
 def read(path: Path, largest: int = LARGEST_READ) -> bytes:
     """Read an ordinary file, or an open descriptor (/dev/stdin), of at most `largest` bytes.
 
-    Raises OSError: as `open`; or the file is larger, or a pipe or device, which may never end.
+    Raises OSError: the file cannot be opened, is larger, or is a pipe or device, which may never end.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if _is_descriptor(path) else os.O_NONBLOCK))
     with os.fdopen(descriptor, "rb") as file:
@@ -83,12 +83,12 @@ def probe(path: Path) -> None:
 
 
 def _beside(path: Path) -> Path:
-    """Return an unused name for a file, which nobody can predict and plant a link at."""
+    """Return an unused file name in the folder of `path`; nobody can predict the name and put a link there."""
     return path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.partial")
 
 
 def _is_descriptor(path: Path) -> bool:
-    """Tell whether the path names an open file of this process, whose owner continues to write to it."""
+    """Return whether the path names a file descriptor that this process has open, such as /dev/stdout."""
     return path.absolute().parts[1:2] in (("dev",), ("proc",))
 
 

@@ -1,4 +1,4 @@
-"""Attribute a step's time: its parts, the causes of lost time, and predicted savings of settings."""
+"""Attribution of a step's time: shares of kinds of work, causes of lost time, and predicted savings of settings."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True, tag="shares"):
 
 
 class LostTime(msgspec.Struct, frozen=True, kw_only=True):
-    """A cause in the trace, as a share of a plain step: an upper bound of the saving without this cause."""
+    """Time lost to a cause in the trace, as a share of a plain step: an upper bound of the saving without the cause."""
 
     id: str
     share: float
@@ -34,14 +34,15 @@ class Predicted(msgspec.Struct, frozen=True):
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True, tag="attribution"):
-    """The recorded window's facts, rescaled to the plain window's step.
+    """Facts about the recorded time window, rescaled to a step of the plain (unrecorded) window.
 
     Args:
         busy_share: share of the plain window for which the device worked; None if that is not known.
         slowed: factor by which the recorder made a step longer.
         counterfactual_savings: by cause, the share of a step that a replay of the recorded timeline saves without the
-            cause. A wait can save more than its own idle time, as the host's work after it would overlap the device's.
-        predicted: savings by setting.
+            cause. Removing a wait can save more than the wait's idle time, as later host work would overlap device
+            work.
+        predicted: predicted savings by setting.
     """
 
     shares: Shares

@@ -16,21 +16,21 @@ LONGEST_PART = 255
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _VARIABLE = re.compile(r"(TORCHINDUCTOR|TORCH_COMPILE|TORCHDYNAMO|TRITON|ATEN)_[A-Z0-9_]+")
 _FOLDERS = {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME"}
-"""The variables among these that locate a cache; when unpacking, the user decides this."""
+"""Environment variables that locate a cache; when unpacking, the user decides on the cache's location."""
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """Conditions that compiled code and its cache keys depend on. None: not known.
+    """Conditions on which compiled code and its cache keys depend. None: not known.
 
     Args:
-        gpus: `NAME (compute capability)` of every GPU the command sees, each once, sorted; empty without a GPU.
+        gpus: `NAME (compute capability)` of the GPUs that the command sees, without repeats, sorted; may be empty.
         driver: version of the GPU's driver; "" without one.
-        cuda: version that torch was built with; "" for a build without CUDA.
-        python: `3.12`; the minor version decides the file names and the ABI of extensions.
-        platform: `Linux x86_64`.
+        cuda: CUDA version with which torch was built; "" for a build without CUDA.
+        python: such as `3.12`; Python's minor version decides the file names and the ABI of extensions.
+        platform: operating system and processor, such as `Linux x86_64`.
         cpu_flags: instruction sets that a compiler may use under -march=native, sorted.
         compiler: first line of `g++ --version`; "" without a compiler.
-        torch_folder, python_include: folders in the command line that is part of the key of inductor's C++ kernels.
+        torch_folder, python_include: folders in the compiler's command line, which is in inductor's key of C++ kernels.
     """
 
     gpus: list[str] | None = None
@@ -65,12 +65,12 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest is the first file in a pack; the other files follow in the order of `files`.
+    """Manifest of a pack: the first file in the pack; the other files follow in the order of `files`.
 
     Args:
         created: UTC, ISO 8601.
-        command: the command whose environment named the caches; may be empty.
-        variables: set variables that decide what is compiled, without those that name folders.
+        command: the command whose environment located the caches; may be empty.
+        variables: environment variables that were set and decide what is compiled, without variables that name folders.
     """
 
     schema: str = "dynotune.cache-pack/1"
@@ -117,7 +117,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         severity: `dangerous`: the code could crash here, and no option overrides this; `useless`: the code would not be
-            found, or compiled again; `unknown`: one value is not known; `harmless`: nothing in the pack depends on it.
+            found, or would be compiled again; `unknown`: a value is not known; `harmless`: the pack does not depend on
+            this.
     """
 
     what: str
@@ -131,10 +132,10 @@ class Unpacked(msgspec.Struct, frozen=True, kw_only=True):
     """Result of `unpack`.
 
     Args:
-        folders: where each cache now is.
-        below: the folder of `--caches`; "" if each cache is where the environment has it.
+        folders: by cache, the folder in which the cache now is.
+        below: the folder of `--caches`; "" if each cache is in the folder that the environment names.
         num_new, num_kept: files that were added; files that already existed and were not changed.
-        variables: variables that the command needs to find and use the caches.
+        variables: environment variables that the command needs in order to find and use the caches.
     """
 
     schema: str = "dynotune.unpacked/1"
@@ -151,11 +152,11 @@ class Unpacked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(manifest: Manifest, name: str) -> None:
-    """Refuse a manifest that dynotune cannot have written, before anything is done with it.
+    """Refuse a manifest that dynotune cannot have written, before the manifest is used.
 
     Raises:
-        RecordError: a path outside the folder or too similar to another path, a negative size, no digest, or a variable
-            that is not a compiler's.
+        RecordError: the manifest has a path outside the folder or too similar to another path, a negative size, no
+            digest, or a variable of no compiler.
     """
     if len(manifest.files) > MOST_FILES:
         raise hostile(name, f"it lists {len(manifest.files):,} files")
@@ -178,12 +179,12 @@ def check(manifest: Manifest, name: str) -> None:
 
 
 def is_compilers(variable: str) -> bool:
-    """Tell whether a variable decides what a compiler makes (not where), and so belongs in a manifest."""
+    """Return whether a variable decides what a compiler makes (not in which folder), and so belongs in a manifest."""
     return _VARIABLE.fullmatch(variable) is not None and variable not in _FOLDERS
 
 
 def path_problem(path: str) -> str:
-    """Return why `path` cannot be in a pack, in words; "" if it can."""
+    """Return as text why `path` cannot be in a pack; "" if `path` can be."""
     parts = path.split("/")
     if not path or path.startswith("/") or any(part in ("", ".", "..") for part in parts):
         return "leads out of its folder"

@@ -1,4 +1,4 @@
-"""Compile and kernel caches: place and size of each, and what warming runs of a command added to them."""
+"""Compile and kernel caches: folder and size of each cache, and its growth in warming runs of a command."""
 
 from typing import Literal
 
@@ -23,15 +23,14 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
     """One cache, as the environment of a command configures it.
 
     Args:
-        path: its folder, which need not exist; Unknown if nothing names a folder.
-        variable: the variable that moves the cache; "" if none does.
-        is_set: whether that variable is set.
-        off: why the program keeps nothing in this cache, in words; "" if it keeps something.
-        size_bytes, num_files: of the cache's own files, without locks, temporary files and caches below it. 0 if the
-            folder does not exist yet.
-        writable: whether the folder, or the nearest existing one above it, can be written to.
-        lasts: whether files in the folder remain for later processes in a fresh container or after a restart.
-        storage: kind of storage of the folder, in words, and why it lasts or not.
+        path: the cache's folder, which need not exist; Unknown if nothing names a folder.
+        variable: the environment variable that moves the cache; "" if none does.
+        is_set: whether the environment variable `variable` is set.
+        off: as text, why the program does not use this cache; "" if the program uses it.
+        size_bytes, num_files: total size and number of the cache's files, without locks, temporary files and caches in
+        subfolders. 0 if the folder does not exist yet. writable: whether the folder, or the nearest existing one above
+        it, can be written to. lasts: whether files in the folder remain for later processes in a fresh container or
+        after a restart. storage: as text, the kind of storage of the folder, and why files there last or not.
         limit_bytes: the largest size that the cache may reach; None without a limit.
     """
 
@@ -53,8 +52,8 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         num_files, size_bytes: number of new files, and total growth of all files.
-        num_removed: number of files that disappeared, as when a full cache drops some.
-        kinds: folders below the cache with most of the growth, such as `fxgraph`.
+        num_removed: number of files that disappeared, for instance because a full cache deletes old files.
+        kinds: subfolders of the cache with most of the growth, such as `fxgraph`.
     """
 
     name: CacheName
@@ -68,8 +67,8 @@ class WarmRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the command.
 
     Args:
-        time_to_first_step_s: from launch to the end of the first step, or to the line that matches `--ready-pattern`;
-            None if there was neither.
+        time_to_first_step_s: seconds from launch to the end of the first step, or to the output line that matches
+            `--ready-pattern`; None if the run had neither.
         ended_by: as in `RunRecord`.
     """
 
@@ -89,14 +88,14 @@ class WarmRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Warmed(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that was run until it compiled nothing more, or as often as allowed.
+    """Result of running a command until it compiles nothing more, or as often as allowed.
 
     Args:
         end: `warm`: the last run added nothing; `nothing`: no run added anything and the caches were empty; `not-warm`:
             every run added something.
-        why: the reasons why the caches are not warm, one line each.
-        notes: warnings.
-        variables: variables that the command needs to find these caches; those of `--caches DIR`.
+        why: the reasons why the caches are not warm, one line per reason.
+        notes: warnings for the user.
+        variables: environment variables, set by `--caches DIR`, with which the command finds these caches.
         caches: the caches after the last run.
     """
 

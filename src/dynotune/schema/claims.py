@@ -1,4 +1,4 @@
-"""Claims: advice that people give, the facts, and results of testing it; and explanations of findings."""
+"""Claims (advice that people give) with the facts and test results; and explanations of findings."""
 
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ from dynotune.schema.facts import Facts
 
 Kind = Literal["speed", "memory", "latency", "start", "correctness", "arithmetic", "api", "configuration"]
 Fate = Literal["holds", "holds here", "refuted", "no effect here", "undecided", "not testable here", "failed"]
-"""`holds here`: under conditions that are met here. `failed`: its program failed, so the claim is not judged."""
+"""`holds here`: the claim holds under conditions that are met here. `failed`: the test program failed: no verdict."""
 SETTLED: tuple[Fate, ...] = ("holds", "holds here", "refuted", "no effect here")
 
 CHANGES: dict[Kind, str] = {
@@ -17,7 +17,7 @@ CHANGES: dict[Kind, str] = {
     "arithmetic": "nothing",
     "api": "another version of the library",
 }
-"""Changes that could change a verdict on a claim of this kind; for other kinds, another machine or other versions."""
+"""By kind of claim, changes that could change the verdict; for kinds not listed, another machine or other versions."""
 
 
 class TwoArms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,7 +26,7 @@ class TwoArms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Args:
         settings, baseline: settings of the candidate and of the baseline, as `dynotune compare` takes them.
         fair: the workload for which the claim should hold, with further arguments of its program.
-        elsewhere: a workload for which the claim should not hold; "" if no such workload is fair.
+        elsewhere: a workload for which the claim should not hold; "" without a fair workload of this kind.
         expects: what the claim states about the candidate.
     """
 
@@ -38,17 +38,17 @@ class TwoArms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Advice, the facts, and a test: one of `check`, `compare` and `untestable`.
+    """One piece of advice, the facts, and one test: `check`, `compare` or `untestable`.
 
     Args:
         article: the claim's row in an article, `2.13`; "" if it comes from elsewhere.
-        says: the claim. fact: the truth, if that is more. instead: what to do to reach the goal of the advice.
+        says: the claim. fact: the facts beyond the claim. instead: how to reach the goal of the advice.
         read: how the claim compares with the primary source.
-        needs: what this machine must have for the test.
-        about: words that people use to ask for the claim.
+        needs: the hardware and software that the test needs on this machine.
+        about: search words with which people ask for the claim.
         bears_on: ids of related findings.
-        traces: variables and kernel settings that show the advice was followed, with their usual values.
-        seen: the trace that was found on this machine; "" if the user asked for the claim.
+        traces: environment variables and kernel settings that show that the advice was followed, with usual values.
+        seen: the trace (from `traces`) that was found on this machine; "" if the user asked for the claim.
     """
 
     id: str
@@ -73,11 +73,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Result of testing one claim.
 
     Args:
-        seen: the decisive observation, in words.
-        command: the check's command; a comparison has its own.
+        seen: the decisive observation, as text.
+        command: the command of the check; a comparison's commands are in `fair` and `elsewhere`.
         program: SHA-256 of the programs and of the claim's test.
-        answer: output of the check.
-        fair, elsewhere: comparisons, with the values of each pair; two of `fair` if the first confirmed the claim.
+        answer: output of the check's command.
+        fair, elsewhere: comparisons with the values of each pair; `fair` has two if the first confirmed the claim.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""The result of comparing two arms, a baseline and a candidate."""
+"""Result of a comparison of two arms (sets of settings): a baseline and a candidate."""
 
 from typing import Annotated, Literal
 
@@ -14,27 +14,27 @@ Verdict = Literal["faster", "slower", "same", "undecided"]
 InProcess = Literal["auto", "only", "never"]
 
 LOOKS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
-"""Numbers of pairs after which the data are evaluated."""
+"""Numbers of pairs after which an interim analysis of the comparison takes place."""
 MIN_PAIRS = 2
 TELLING_PAIRS = 3
-"""Fewest pairs for a conclusion if runs' spread is not known otherwise; they reveal only large differences."""
+"""Fewest pairs for a conclusion if the spread of runs is not known otherwise; so few show only large differences."""
 MAX_PAIRS = 12
-"""Most pairs by default."""
+"""Largest number of pairs in a comparison by default."""
 MOST_PAIRS = LOOKS[-1]
 PRECISION = 0.2
-"""Width of an interval relative to the gain, at which the comparison is precise enough."""
+"""Width of the confidence interval, relative to the gain, at which the comparison is precise enough."""
 MARGIN = 0.01
 """Relative difference below which arms count as equal."""
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """One run of each arm, in the order given by `first`.
+    """One run of the baseline and one run of the candidate; `first` is the arm that ran first.
 
     Args:
-        baseline_s, candidate_s: value of the objective, lower is better. For `throughput`: seconds of the window's wall
-            time per sample (per step if samples are unknown). The names fit only this objective: for `memory` the
-            values are bytes, for `energy` joules per sample.
-        lane: the lane of both runs, from 1; 0 if each run had the whole machine.
+        baseline_s, candidate_s: value of the objective, lower is better. For `throughput`: wall-clock seconds of the
+        timed window per sample (per step if samples are unknown). For `memory` the values are bytes, for `energy`
+        joules per sample, in spite of the fields' names. lane: number of the lane (GPU and cores) of both runs, from 1;
+        0 if each run had the whole machine.
     """
 
     first: ArmName
@@ -46,16 +46,16 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Variance of a pair's log ratio, and its degrees of freedom."""
+    """Variance of a pair's log ratio, and the variance's degrees of freedom."""
 
     variance: Annotated[float, msgspec.Meta(ge=0)]
     df: Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
 
 class Voided(msgspec.Struct, frozen=True):
-    """A pair that did not measure its arms, because of a cause outside their own processes.
+    """A pair that does not count, because a cause outside the arms' own processes disturbed a run.
 
-    `pair`: its number in order of time, from 1.
+    `pair`: the pair's number in order of time, from 1.
     """
 
     pair: int
@@ -78,11 +78,11 @@ class FailedArm(msgspec.Struct, frozen=True):
 
 
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians over the runs of one arm; None if the value is not known.
+    """Medians over the runs of one arm; None for a value that is not known.
 
     Args:
-        start_s: seconds from the launch to steady steps, without those steps' usual time: this includes compilation.
-        window_steps: the most steps that one of its runs timed, if that is more than the comparison's `window_steps`.
+        start_s: seconds from launch to steady steps, minus the usual time of the steps before; includes compilation.
+        window_steps: the most steps that a run of this arm timed, if more than the comparison's `window_steps`.
     """
 
     value: float | None = None
@@ -105,12 +105,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     are better, and `faster` means that the candidate is better.
 
     Args:
-        run: how every run is made, with the baseline's settings. Its `warmup_steps` and `window_steps` are the
-            requested ones until the pilot runs have determined better ones.
-        speedup, ci: None until there are two pairs.
+        run: how every run is made, with the baseline's settings. `warmup_steps` and `window_steps` are the requested
+            numbers until the pilot runs have determined better numbers.
+        speedup, ci: speed-up and its confidence interval; None until two pairs are complete.
         run_s: typical duration of a run in seconds; None until the pilot runs have ended.
-        set_by: how the program changed environment variables that are among the settings.
-        lane_notes: which lanes there are, and why other devices are left out.
+        set_by: changes that the program itself made to environment variables among the settings.
+        lane_notes: sentences on the lanes in use, and on devices that are left out.
     """
 
     schema: str = "dynotune.comparison/2"

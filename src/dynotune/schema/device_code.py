@@ -1,4 +1,4 @@
-"""GPU code in files: its architectures, and how a GPU can run it. Defined in docs/reference/startup.md."""
+"""GPU code in files: the code's architectures, and how a GPU can run the code. Defined in docs/reference/startup.md."""
 
 from typing import Literal
 
@@ -13,16 +13,16 @@ LibraryVerdict = Literal["native", "partial", "jit", "cannot", "unknown", "empty
 
 
 class Code(msgspec.Struct, frozen=True):
-    """One piece of code in a fat binary.
+    """One piece of code in a fat binary, for one architecture.
 
     Args:
         form: machine code, PTX, code for the linker, or an unknown kind.
-        sm: architecture as in its name: 90 for compute capability 9.0, 120 for 12.0.
-        suffix: "a" for code that runs on that capability alone, "f" for code that runs on its family.
-        stored_bytes: size in the file, where the code may be compressed.
+        sm: number of the architecture: 90 for compute capability 9.0, 120 for 12.0.
+        suffix: "a" for code that runs on the capability `sm` alone, "f" for code that runs on the family of `sm`.
+        stored_bytes: size of the code in the file, where the code may be compressed.
         code_bytes: size of the loaded code.
         ptx_version: version of the PTX language, major and minor; None for other forms.
-        kind: number of the kind in the code's header.
+        kind: number of the kind of code, from the code's header.
     """
 
     form: Form
@@ -35,19 +35,19 @@ class Code(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Return the name: `sm_90a`, `compute_120`; `lto_80`; `kind16_80` if the kind is not known."""
+        """Return the code's name: `sm_90a`, `compute_120`, `lto_80`; or `kind16_80` if the kind is not known."""
         stem = {"machine": "sm", "ptx": "compute", "lto": "lto"}.get(self.form, f"kind{self.kind}")
         return f"{stem}_{self.sm}{self.suffix}"
 
 
 Container = tuple[Code, ...]
-"""One fat binary: the same functions for several architectures. The driver loads one of its pieces."""
+"""One fat binary: the same functions compiled for several architectures, of which the driver loads one."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A file that could not be read, or only in part.
+    """A file that could not be read, or could be read only in part.
 
-    `path`: the file or folder. `what`: the problem, its reason, and what the result lacks.
+    `path`: the file or folder. `what`: the problem, the problem's reason, and the facts that the result lacks.
     """
 
     path: str
@@ -55,12 +55,12 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU for which code is judged.
+    """A GPU for which the verdicts on libraries are made.
 
     Args:
-        compute_capability: for instance `9.0`.
+        compute_capability: the GPU's compute capability, for instance `9.0`.
         name: name of the GPU; "" if only a capability was given.
-        cuda_driver: newest CUDA that the driver supports, such as `13.0`; None if no driver is considered.
+        cuda_driver: newest CUDA version that the driver supports, such as `13.0`; None if no driver is considered.
     """
 
     compute_capability: str
@@ -79,12 +79,13 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """How one GPU can run a library, judged container by container.
+    """How one GPU can run a library, by the verdicts on the library's containers (fat binaries).
 
     Args:
-        verdict: `native`: all containers run; `partial`: some have no code for this GPU, the others run; `jit`: some
-            are compiled when loaded; `cannot`: none runs; `unknown`: some cannot be judged; `empty`: no function.
-        ptx_bytes: total PTX of the containers that are compiled, an upper bound of what is compiled.
+        verdict: `native`: all containers run; `partial`: some containers have no code for this GPU, the others run;
+            `jit`: some are compiled when loaded; `cannot`: none runs; `unknown`: some are unclear; `empty`: no
+            function.
+        ptx_bytes: total PTX of the containers that the driver compiles: an upper bound of the PTX that is compiled.
         num_too_new: number of containers that cannot run only because the driver is older than their PTX.
     """
 
@@ -103,10 +104,10 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
     """A file with GPU code.
 
     Args:
-        num_containers: fat binaries that can be loaded; a `.cubin` or `.ptx` file counts as a single one.
-        architectures: the architectures of its code.
-        link_input: whether the code is input of the linker (`__nv_relfatbin`), which is never loaded.
-        verdicts: one for each GPU.
+        num_containers: number of fat binaries that can be loaded; a `.cubin` or `.ptx` file counts as one.
+        architectures: the architectures of the library's code.
+        link_input: whether the code is input for the linker (`__nv_relfatbin`); the driver never loads such code.
+        verdicts: one verdict for each GPU.
     """
 
     path: str
@@ -117,7 +118,7 @@ class Library(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """Verdicts of a GPU on all libraries: the number of libraries with each verdict, and the most PTX to compile."""
+    """Summary for one GPU: the number of libraries with each verdict, and the most bytes of PTX to compile."""
 
     gpu: Gpu
     num_native: int
@@ -133,7 +134,7 @@ class DeviceCode(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         places: files and folders that were scanned.
-        gpus: Unknown, with the reason, if there is no summary.
+        gpus: the summary for each GPU; Unknown, with the reason, without a summary.
         num_files: number of files that were opened.
         libraries: files with GPU code, by path.
         complete: False if the time limit ended before every file was read.

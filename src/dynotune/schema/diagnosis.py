@@ -17,13 +17,13 @@ Bottleneck = Literal["input", "transfer", "host", "device", "communication", "me
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """The conclusion of a rule. A finding promises no speed-up; `compare` proves one.
+    """The conclusion of a rule. A finding promises no speed-up; only `compare` proves a speed-up.
 
     Args:
-        kind: the loss: speed of steps, time to the first step, evenness, memory, correct results, correct measurements.
-        share: upper bound of the share of a step that is saved without the cause; Unknown if there is no bound.
-        candidates: settings worth proving; `predicted`: the predicted saving of some of them, by setting.
-        remedy: what to change in the program, if no setting helps, or in addition.
+        kind: the harm: to speed of steps, time to the first step, evenness, memory, results, or measurements.
+        share: upper bound of the share of a step that removing the cause saves; Unknown without a bound.
+        candidates: settings worth testing; `predicted`: the predicted saving of some candidates, by setting.
+        remedy: the change to make in the program, if no setting helps or in addition to a setting.
         commands: shell lines for an administrator; dynotune never executes them.
         also: ids of more general findings that this finding explains.
     """
@@ -43,7 +43,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotKnown(msgspec.Struct, frozen=True):
-    """A rule that could not judge: `missing` is the fact that it needed, `reason` why that is not known."""
+    """A rule without a conclusion: `missing` is the fact that the rule needed, `reason` why the fact is not known."""
 
     id: str
     missing: str
@@ -51,12 +51,12 @@ class NotKnown(msgspec.Struct, frozen=True):
 
 
 class UpperBound(msgspec.Struct, frozen=True, kw_only=True):
-    """The step time that one part alone would reach.
+    """The step time that the loader alone, or the computation alone, would reach.
 
     Args:
         part: "loader": a step's batches, drawn one after another; "step": a step that gets the same batch each time;
             "both": a step of the plain window.
-        page_cache: state of the page cache for the loader, "warm" or "cold".
+        page_cache: whether the loader was timed with its files in the page cache ("warm") or not ("cold").
     """
 
     part: Literal["loader", "step", "both"]
@@ -68,12 +68,12 @@ class UpperBound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """Forecast of the step time after one change of the loader. A forecast proves nothing; `compare` does.
+    """Forecast of the step time after one change of the loader. A forecast proves no gain; `compare` does.
 
     Args:
         setting: the setting that makes the change; "" if the program has to be changed.
-        loader_s: seconds of a step's batches, drawn one after another.
-        step_s: seconds of a step; `least_step_s`: lower bound of the seconds of a step.
+        loader_s: seconds to draw a step's batches, one after another.
+        step_s: predicted seconds of a step; `least_step_s`: lower bound of the seconds of a step.
     """
 
     change: str
@@ -112,11 +112,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Examination(msgspec.Struct, frozen=True, kw_only=True):
-    """Document of `dynotune doctor --json`, on machine and environment alone.
+    """Document of `dynotune doctor --json`, about the machine and the environment only.
 
     Args:
         differences: differences from another machine; None if no other machine was given.
-        claims: advice whose traces were found here, with the facts.
+        claims: common advice that was followed on this machine (its traces were found), with the facts.
     """
 
     schema: str = "dynotune.examination/2"

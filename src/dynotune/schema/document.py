@@ -23,12 +23,13 @@ V = TypeVar("V")
 
 
 class Head(msgspec.Struct):
-    """Head of every document."""
+    """The fields with which every document begins."""
 
     schema: str = ""
 
 
-# Text that msgspec does not write or read, or reads without a limit: half of a surrogate pair, and long numbers.
+# Text that needs special care: msgspec does not write or read half of a surrogate pair, and reads long numbers without
+# a limit.
 _RARE = re.compile(rb"\\u[dD][89a-fA-F]|[0-9]{19}")
 LARGEST_INT = 2**64 - 1
 
@@ -39,7 +40,7 @@ def encode(document: object, *, indent: int = 1) -> bytes:
 
 
 def without_secrets(document: T) -> T:
-    """Return `document` with secrets replaced, as it is stored, in order to show it."""
+    """Return a copy of `document` with secrets replaced, as in the stored document, in order to show the copy."""
     whole = _text(document)
     kept = redaction.redacted(whole)
     return document if kept == whole else parse(_encoded(kept), type(document))
@@ -57,7 +58,7 @@ def _text(document: object, indent: int = 1) -> str:
 
 
 def _encoded(text: str) -> bytes:
-    return text.encode(errors="backslashreplace")  # JSON and Python escape half a surrogate pair alike
+    return text.encode(errors="backslashreplace")  # JSON and Python have the same escape for half a surrogate pair
 
 
 def _without_infinity(value: Any) -> Any:
@@ -76,7 +77,7 @@ def parse(raw: bytes | str, type_: Any = ...) -> Any: ...
 def parse(raw: bytes | str, type_: Any = Any) -> Any:
     """Parse the JSON `raw` as a value of `type_`.
 
-    Raises ValueError: `raw` is not JSON, nests too deeply, or has a number too large for any field; in words.
+    Raises ValueError: `raw` is not JSON, nests too deeply, or has a number too large for any field; in plain words.
     """
     raw = raw.encode(errors="surrogatepass") if isinstance(raw, str) else raw
     try:
@@ -142,13 +143,13 @@ def _from_plain(type_: type[Any], value: Any) -> Any:
 
 
 def write(path: Path, document: msgspec.Struct, *, to_agent: bool = False) -> None:
-    """Write `document` as JSON at `path`, whole or not at all, and without secrets.
+    """Write `document` without secrets as JSON to `path`; a failure leaves no half-written file.
 
     Args:
-        to_agent: the document is for the agent and is written unchanged; its maker has to leave secrets out.
+        to_agent: whether the document is for the agent and is written unchanged; the caller has to leave secrets out.
 
     Raises:
-        CannotRunHere: the disk is full or read-only; the old file is still there.
+        CannotRunHere: the disk is full or read-only; a previous file at `path` is unchanged.
     """
     content = _encoded(_text(document)) if to_agent else encode(document)
     with may_fail(f"write {path}", "Free some space, or name another folder with --run-dir."):
@@ -180,7 +181,7 @@ def decode(raw: bytes, type_: type[T], *, name: str) -> T:
 
 
 def check_schema(found: str, expected: str, *, name: str) -> None:
-    """Refuse a document of another kind, or of another major version than ours.
+    """Refuse a document of another schema, or of another major version than this dynotune writes.
 
     Raises RecordError: the message has the schema that was found, and what to do.
     """
@@ -198,15 +199,16 @@ _REDACTED = re.compile(rf'"knob":"([^"]+)","value":"{redaction.MARK}"|((?:env|ar
 
 
 def completed(document: T, now: RunSpec, *arms: Setting) -> T:
-    """Complete a document whose work is resumed: secrets, which are not stored, come from what the user typed now.
+    """Complete a stored document in order to resume its work: secrets are not stored, so the user types them again.
 
     Args:
         document: a document whose field `run` is a RunSpec.
-        now: the command and settings that were typed now, or empty ones.
-        arms: settings that the document compares with those of its run.
+        now: the command and settings that the user typed now; may be empty.
+        arms: the sets of settings that the document compares with the settings of its run.
 
     Raises:
-        UsageError: a secret is missing, or two values of one setting are, which can no longer be told apart.
+        UsageError: a secret is missing, or two secret values of one setting are, so that their arms are
+            indistinguishable.
     """
     text = _text(document, 0)
     if redaction.MARK not in text:

@@ -7,7 +7,7 @@ import msgspec
 from dynotune.schema.facts import Unknown
 
 Shapes = dict[str, list[Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]]]
-"""By name of the input."""
+"""Shapes of a module's inputs, by the input's name."""
 
 
 class Calls(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class ShapeHistogram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """Shapes of a profile. `context_bytes`: memory of one context, scaled from torch's need; None if unmeasured."""
+    """Shapes of one profile. `context_bytes`: memory of one context, scaled from torch's use; None if unmeasured."""
 
     num_calls: int
     min: Shapes
@@ -36,7 +36,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """A batch of the command: files of its inputs and of the module's outputs in float64, by name."""
+    """One batch of the command: files of the module's inputs and of its float64 outputs, by name."""
 
     shapes: Shapes
     inputs: dict[str, str]
@@ -58,9 +58,9 @@ class EnginePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Document `plan.json`. `profiles`: the smallest first; `why`: the reason for their number.
 
     Args:
-        wasted: share of their largest inputs that calls leave unused; `wasted_by_one`: the same with a single profile.
-        workspace_bytes: limit for scratch memory of kernels: the memory that others leave free.
-        most_error: tolerance of an engine's outputs, relative to their root mean square; `error_from`: its source.
+        wasted: share of the profiles' largest shapes that calls leave unused; `wasted_by_one`: with a single profile.
+        workspace_bytes: limit for the kernels' scratch memory: the device memory that other uses leave free.
+        most_error: tolerance of the outputs, relative to their root mean square; `error_from`: source of the tolerance.
     """
 
     schema: str = "dynotune.engine-plan/1"

@@ -20,7 +20,7 @@ class DynotuneError(Exception):
 
 
 class UsageError(DynotuneError):
-    """The command line asks for something that does not exist or does not fit together."""
+    """The command line has a value that does not exist, or options that contradict each other."""
 
     exit_code = 2
 
@@ -30,11 +30,11 @@ class CannotRunHere(DynotuneError):
 
 
 class StorageLost(CannotRunHere):
-    """The database of the studies does not answer."""
+    """The database that stores the shared studies does not answer."""
 
 
 class TooFewSteps(CannotRunHere):
-    """The command makes steps, but ends before enough of them were seen."""
+    """The command makes steps, but ends before enough steps were observed."""
 
 
 class RecordError(DynotuneError):
@@ -44,7 +44,7 @@ class RecordError(DynotuneError):
 
 
 class StatisticsError(DynotuneError):
-    """The measured values are insufficient for a conclusion, so none is drawn."""
+    """The measured values are insufficient for a conclusion."""
 
 
 class CommandFailed(DynotuneError):
@@ -72,9 +72,9 @@ FREE_SPACE = "Free some space there, or name another folder with --run-dir."
 def may_fail(
     what: str, hint: str = FREE_SPACE, kind: type[DynotuneError] = CannotRunHere, *, left: str = ""
 ) -> Iterator[None]:
-    """Run a block that does `what` with the disk, "write X". `left`: a sentence on the state after a failure.
+    """Run a block that uses the disk. `what`: the block's purpose ("write X"). `left`: the state after a failure.
 
-    Raises DynotuneError: of `kind`, in place of an OSError, with the kernel's reason and the hint.
+    Raises DynotuneError: the block raised an OSError; the error is a `kind`, with the kernel's reason and `hint`.
     """
     try:
         yield
@@ -89,7 +89,7 @@ CONTRADICTIONS = (ArithmeticError, AttributeError, LookupError, RecursionError, 
 def from_elsewhere(name: object) -> Iterator[None]:
     """Run a block that works on values of the file `name`, which anyone may have written.
 
-    Raises RecordError: in place of Python's errors for values that have the right types but contradict each other.
+    Raises RecordError: values have the right types but contradict each other, so the block raised a Python error.
     """
     try:
         yield

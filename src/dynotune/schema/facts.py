@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
-    """A fact that is not known, which is never the same as zero. `reason`: why, in words for the user."""
+    """A fact that is not known (unlike a fact that is zero). `reason`: why, as a text for the user."""
 
     reason: str
 
 
 class Missing(Exception):
-    """Error: a fact depends on an Unknown; `or_unknown` returns that Unknown instead."""
+    """Error: a fact depends on an Unknown. `or_unknown` returns this Unknown instead of raising."""
 
     def __init__(self, unknown: Unknown) -> None:
         super().__init__(unknown.reason)
@@ -25,16 +25,16 @@ class Missing(Exception):
 
 
 def needed(value: T | Unknown) -> T:
-    """Return `value`, on which a fact depends. Raises Missing if it is Unknown."""
+    """Return `value`, on which another fact depends. Raises Missing: `value` is Unknown."""
     if isinstance(value, Unknown):
         raise Missing(value)
     return value
 
 
 def or_unknown(source: str = "") -> Callable[[Callable[P, T]], Callable[P, T | Unknown]]:
-    """Make a function return Unknown if a fact that it needs is missing.
+    """Decorate a function to return Unknown if a fact that the function needs is missing.
 
-    If `source` is given, the function may also raise OSError or ValueError: then `source` cannot be read.
+    With `source`, the function may also raise OSError or ValueError: the reason is then that `source` is unreadable.
     """
 
     def decorate(question: Callable[P, T]) -> Callable[P, T | Unknown]:
@@ -56,10 +56,10 @@ def or_unknown(source: str = "") -> Callable[[Callable[P, T]], Callable[P, T | U
 
 Value = bool | int | float | str | None | list[int | str]
 Facts = dict[str, Value | Unknown]
-"""Dotted name (`gpu.compute_capability`) to value. An absent name was not asked for."""
+"""Facts by dotted name (`gpu.compute_capability`). A fact whose name is absent was not asked for."""
 
 
 def known(facts: Facts, name: str) -> Value:
-    """Return the fact; None if it is not known, or was not asked for."""
+    """Return the fact; None if the fact is not known, or was not asked for."""
     value = facts.get(name)
     return None if isinstance(value, Unknown) else value

@@ -1,8 +1,8 @@
-"""Shorten a kernel's name to what people would call it, for the terminal and for evidence."""
+"""Shorten a kernel's name to the name that people use, for the terminal and for evidence."""
 
 import re
 
-# The parts of the template arguments of torch's and NVIDIA's kernels that name the operation, and their wrappers.
+# Patterns for template arguments, of torch's and NVIDIA's kernels, that name the operation; and for their wrappers.
 _TELLING = re.compile(r"\b(?:cutlass_\w+\b(?!::)|\w+_kernel_cuda|CUDAFunctor_\w+|\w*[Ff]unctor|\w+Ops)\b")
 _WRAPPERS = ("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "UnaryFunctor")
 

@@ -1,4 +1,4 @@
-"""Knobs: what can be set, where it is set, what it may change, and where that is documented."""
+"""Knobs: what can be set, where a knob is set, what a knob may change, and where it is documented."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -13,13 +13,13 @@ Scalar = bool | int | float | str
 
 
 class Env(msgspec.Struct, frozen=True, tag="env"):
-    """An environment variable, set before the process starts."""
+    """Site of a knob: an environment variable, set before the process starts."""
 
     name: str
 
 
 class AllocConf(msgspec.Struct, frozen=True, tag="alloc_conf"):
-    """One key of PYTORCH_ALLOC_CONF, merged with the keys that are already set."""
+    """Site of a knob: a key of PYTORCH_ALLOC_CONF, merged with the keys that are already set."""
 
     key: str
 
@@ -31,56 +31,56 @@ class Preload(msgspec.Struct, frozen=True, tag="preload"):
 
 
 class Attr(msgspec.Struct, frozen=True, tag="attr"):
-    """A module attribute, by its dotted path."""
+    """Site of a knob: an attribute of a Python module, by its dotted path."""
 
     path: str
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):
-    """A setter and a getter, by their dotted paths. The setter takes the value alone."""
+    """Site of a knob: a setter and a getter, by their dotted paths. The setter takes the value alone."""
 
     set: str
     get: str
 
 
 class Constructor(msgspec.Struct, frozen=True, tag="constructor"):
-    """An argument of the constructors of some classes, by their dotted paths."""
+    """Site of a knob: an argument of some classes' constructors, by the dotted paths of the classes."""
 
     targets: tuple[str, ...]
     argument: str
 
 
 class Method(msgspec.Struct, frozen=True, tag="method"):
-    """An argument of some methods, by their dotted paths, passed where the agent's guard allows it."""
+    """Site of a knob: an argument of some methods (by dotted path), passed if the agent's guard allows the change."""
 
     targets: tuple[str, ...]
     argument: str
 
 
 class Module(msgspec.Struct, frozen=True, tag="module"):
-    """A change of the outermost module at its first call; `action` is the change's name in the agent."""
+    """Site of a knob: a change of the outermost module at its first call; `action`: the change's name in the agent."""
 
     action: str
 
 
 class Library(msgspec.Struct, frozen=True, tag="library"):
-    """A change of functions of libraries that the program imports; `action` is the change's name in the agent."""
+    """Site of a knob: a change of functions of imported libraries; `action`: the change's name in the agent."""
 
     action: str
 
 
 class Argument(msgspec.Struct, frozen=True, tag="argument"):
-    """A placeholder of the command, `{name}`, filled in before the command is started."""
+    """Site of a knob: a placeholder `{name}` in the command, filled in before the command is started."""
 
     name: str
 
 
 class Revision(msgspec.Struct, frozen=True, tag="revision"):
-    """The git revision at which the command sees its repository."""
+    """Site of a knob: the git revision of the repository that the command sees."""
 
 
 class Interpreter(msgspec.Struct, frozen=True, tag="interpreter"):
-    """The Python that runs the command."""
+    """Site of a knob: the Python interpreter that runs the command."""
 
 
 InProcess = Attr | Call | Constructor | Method | Module | Library
@@ -88,29 +88,29 @@ Site = Env | AllocConf | Preload | InProcess | Argument | Revision | Interpreter
 
 
 def is_of_launch(site: Site) -> bool:
-    """Tell whether a setting at this site changes the started command, rather than something inside its process."""
+    """Return whether a setting at this site changes how the command is started, not the state inside its process."""
     return isinstance(site, Argument | Revision | Interpreter)
 
 
 class Knob(msgspec.Struct, frozen=True, kw_only=True):
-    """A knob: something that a setting gives a value.
+    """A knob: a parameter to which a setting gives a value.
 
     Args:
         id: dotted name, family first.
-        site: where it is set and read back.
-        type: type of its values.
+        site: where the knob is set and read back.
+        type: type of the knob's values.
         values: the accepted values; empty if every value of the type is accepted.
         minimum, maximum: smallest and largest number allowed.
-        default: what applies if nobody sets the knob, in words.
-        when: latest moment at which setting the knob still works.
+        default: as text, the behaviour if nobody sets the knob.
+        when: latest time at which setting the knob still works.
         effect: what the knob may change besides speed.
-        needs: facts that `applies` reads.
-        applies: function that tells whether the knob can matter here; called only if all of `needs` are known.
-        unless: why the knob does not apply, in words, if `applies` returns False.
-        packages: by value, alternative packages of which the value needs one, possibly with `-headless` after the name.
-        doc: what the knob does, one or two sentences.
-        hurts: when the knob makes things worse, or its traps; may be empty.
-        not_switched: why the knob cannot be switched while a program runs; "" if it can, or if `when` is the reason.
+        needs: names of the facts that `applies` reads.
+        applies: function that returns whether the knob can matter here; called only if all of `needs` are known.
+        unless: as text, why the knob does not apply if `applies` returns False.
+        packages: by value, the alternative packages of which one must be installed (`-headless` may follow the name).
+        doc: one or two sentences on the effect of the knob.
+        hurts: when the knob makes a program worse, or its pitfalls; may be empty.
+        not_switched: why the knob cannot be switched while a program runs; "" if possible, or if `when` is the reason.
         source: where the knob is documented.
     """
 

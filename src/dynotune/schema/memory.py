@@ -13,18 +13,18 @@ TermName = Literal[
 ]
 # fmt: on
 ORDER: tuple[TermName, ...] = get_args(TermName)
-"""In the order of display. `blocks` are those of a snapshot, whose owners are not known."""
+"""Memory terms in the order of display. `blocks`: memory blocks of a snapshot whose owners are not known."""
 
 Verdict = Literal["fits", "too-close", "does-not-fit"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of the memory of a process. `modules` and `lines` are empty if they were not recorded.
+    """One memory term: bytes of a process for one purpose. `modules` and `lines` are empty if not recorded.
 
     Args:
-        modules, lines: those that hold most.
-        blocks: for activations, the memory of each module in a list, with all modules below it: `layers.0`, `layers.1`.
+        modules, lines: the modules and the source lines with most of the term's bytes.
+        blocks: for activations, the bytes of each module in a list (`layers.0`, `layers.1`), submodules included.
     """
 
     name: TermName
@@ -35,7 +35,7 @@ class Term(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True, tag="moment"):
-    """The memory of a process at one moment, in terms that add up."""
+    """The memory of a process at one point in time, split into terms that add up to the total."""
 
     process_bytes: int | Unknown
     reserved_bytes: int
@@ -43,7 +43,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, tag="moment"):
     terms: list[Term]
 
     def of(self, name: TermName) -> int:
-        """Return the bytes of one term; 0 without that term."""
+        """Return the bytes of one memory term; 0 if the term is absent."""
         return sum(term.num_bytes for term in self.terms if term.name == name)
 
     @property
@@ -52,7 +52,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, tag="moment"):
 
 
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory of one process on one device. None: a snapshot does not contain the value."""
+    """The memory of one process on one device. None: a value that a snapshot does not contain."""
 
     rank: int | None = None
     pid: int | None = None
@@ -83,7 +83,7 @@ class DeviceOwners(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Owners(msgspec.Struct, frozen=True, kw_only=True):
-    """Document `memory-….json` in the run folder, beside the snapshot of the same name."""
+    """Document `memory-….json` in the run folder: owners of memory, beside the snapshot of the same name."""
 
     schema: str = "dynotune.memory_owners/1"
     devices: list[DeviceOwners]
@@ -95,7 +95,7 @@ class Owners(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch on one card."""
+    """Whether one batch size fits on one card."""
 
     batch: int
     num_bytes: int
@@ -104,7 +104,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, tag="capacity"):
-    """Capacity of one card: the batches that fit. `measured`: by batch."""
+    """Capacity of one card: the batch sizes that fit. `measured`: measured peak memory by batch size."""
 
     card: str
     limit_bytes: int

@@ -1,4 +1,4 @@
-"""`memory.json`, the answer of `dynotune memory`."""
+"""Document `memory.json`, the result of `dynotune memory`."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from dynotune.schema.memory import Capacity, RankMemory
 
 
 class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """Account of a command's memory: its parts, what fits, what would save some. `ranks`: those of the first run."""
+    """Account of a command's memory: terms, batches that fit, possible savings. `ranks`: ranks of the first run."""
 
     schema: str = "dynotune.memory/1"
     command: list[str] = []

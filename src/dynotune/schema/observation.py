@@ -1,4 +1,4 @@
-"""Observation of one command on one machine: all facts that rules look at, without any conclusion."""
+"""Observation of one command on one machine: all facts that rules use, without any conclusion."""
 
 from typing import Literal
 
@@ -15,14 +15,14 @@ SamplePartKind = Literal["read", "decode", "transform", "collate", "move", "pin"
 PeriodicKind = Literal["validation", "checkpoint", "epoch", "other"]
 
 FRESH_CACHES = "compile.fresh_caches"
-"""Name of the fact with the environment variables, separated by spaces, by which the program gave each of its two runs
-its own compile cache."""
+"""Name of a fact: the environment variables, separated by spaces, with which the program gave each of its two runs a
+compile cache of its own."""
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True):
-    """One tensor that was seen.
+    """One tensor that the agent observed.
 
-    `pinned`: None if it is not in host memory. `channels_last`: None unless it has four dimensions.
+    `pinned`: None for a tensor outside host memory. `channels_last`: None unless the tensor has four dimensions.
     """
 
     shape: list[int]
@@ -34,14 +34,14 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SamplePart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the time that making samples takes, at one line of the user's own code.
+    """A share of the time to make samples, spent at one source line of the user's own code.
 
     Args:
-        part: "read": opening and reading; "move": handing over to the process that draws; "wait": for a lock, or
-            asleep; "own": the program's own code.
-        what: a library, a format, or a transform's class.
-        num: number of samples of the sampler; `wall_s`: the seconds that these represent.
-        function, text: the line, "" if no line of the user's own code is on the stack.
+        part: "read": opening and reading files; "move": handing over to the process that draws; "wait": waiting for a
+            lock, or asleep; "own": the program's own code.
+        what: name of the library, file format, or transform class that takes the time.
+        num: number of the sampler's observations; `wall_s`: the wall-clock seconds that these observations represent.
+        function, text: the source line and its text; "" if no line of the user's own code is on the stack.
     """
 
     part: SamplePartKind
@@ -53,23 +53,22 @@ class SamplePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
-    """Cost of making a loader's batches within the window, in workers or in the process.
+    """Cost of making a loader's batches in the timed window, in workers or in the process itself.
 
     Args:
-        fetch_s: mean wall time to make a batch, of which `collate_s` is in the collate function, `decode_s` in known
-            decoders of images and sound, and the rest in the data set's items.
+        fetch_s: mean wall time to make a batch; includes `collate_s` in the collate function and `decode_s` in known
+            decoders of images and sound; the remainder is in the data set's items.
         cpu_s: mean processor time to make a batch.
         busy_share: share of the workers' time in which they made batches; None without workers.
         pin_s: mean time to copy a batch to page-locked memory; None if nothing was pinned.
         num_objects: Python objects in lists and dicts of the data set, estimated.
         num_threads: torch's threads in each worker; None without workers.
-        num_distinct: distinct values among the first 4,096 of one plane of the batch's largest floating-point tensor.
-        private_growth_bytes: growth of the workers' unshared memory over `private_over_s` seconds, after their first
-            second; None if it was not measured.
-        parts: how the time of a sample is divided, the largest part first; [] if no sampler ran.
-        read_bytes, storage_bytes: bytes read for a batch, and those of them that came from storage rather than the page
-            cache; None if the kernel does not count them.
-        decoded: some of the files that were decoded.
+        num_distinct: number of distinct values among the first 4,096 in a plane of the batch's largest float tensor.
+        private_growth_bytes: growth of the workers' unshared memory over `private_over_s` seconds, without their first
+            second; None if not measured.
+        parts: the time to make a sample by kind of work, the largest share first; [] if no sampler ran.
+        read_bytes, storage_bytes: bytes read per batch, and bytes of these from storage rather than the page cache;
+        None if the kernel does not count bytes. decoded: paths of some files that were decoded.
     """
 
     num_batches: int
@@ -95,12 +94,12 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
 
 
 class Padding(msgspec.Struct, frozen=True, kw_only=True):
-    """Padding of some of a loader's batches.
+    """Padding in some batches of a loader.
 
     Args:
-        by: how padding was recognised: the name of a mask, or in words.
-        share: share of a batch's places that are padding; `longest_share`: the same if each batch were as long as its
-            longest row; `sorted_share`: if, in addition, rows of like length were together.
+        by: how padding was recognised: the name of a mask, or a description.
+        share: share of a batch's elements that are padding; `longest_share`: this share if each batch were as long as
+            its longest row; `sorted_share`: if, in addition, rows of similar length were batched together.
     """
 
     by: str
@@ -111,17 +110,17 @@ class Padding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
-    """A torch DataLoader that the program drew from.
+    """A torch DataLoader from which the program drew batches.
 
     Args:
         num_items, num_batches: None if the loader has no known length.
-        context: start method of its workers; None without workers.
-        num_begun: number of iterations begun so far; `num_drawn`: number of batches drawn so far.
+        context: start method of the loader's workers; None without workers.
+        num_begun: number of iterations (epochs) begun so far; `num_drawn`: number of batches drawn so far.
         batch: tensors of one batch as the loader returned them; None if no batch was looked at.
-        batch_is_pinnable: False if the batch's class has no `pin_memory` and is no container that torch knows.
-        splits_by_worker: whether its IterableDataset or `worker_init_fn` asks for the worker's number; None for others.
-        padding: None if the lengths of its batches' rows are not known.
-        place: where the program first iterated the loader.
+        batch_is_pinnable: False if the class of a batch has no `pin_memory` and is no container that torch can pin.
+        splits_by_worker: whether the IterableDataset or `worker_init_fn` asks for the worker's number; None for others.
+        padding: padding in batches; None if the lengths of rows are not known.
+        place: code place where the program first iterated the loader.
     """
 
     name: str
@@ -151,18 +150,18 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of an outermost module, observed after warm-up.
+    """One call of an outermost module (a model), observed after warm-up.
 
     Args:
-        autocast: type of the device's autocast region; None outside of such a region.
-        input_requires_grad: whether any of its inputs does; None in older records.
-        output_requires_grad: None if the output has no tensor.
-        num_input_shapes: distinct shapes of its inputs since the module was found; None if they were not counted.
-        num: number of observed calls; `num_grown` of these had inputs that were all longer in one dimension than in the
-            call before, by at most half, and by `growth` in total; `num_synced` of these exchange gradients between
+        autocast: type of the autocast region around the call; None outside of autocast regions.
+        input_requires_grad: whether any input requires gradients; None in older records.
+        output_requires_grad: whether any output requires gradients; None if the output has no tensor.
+        num_input_shapes: number of distinct input shapes since the module was found; None if not counted.
+        num: number of observed calls. `num_grown`: calls with inputs that were all longer in one dimension than in the
+            call before, by at most half; `growth`: total growth. `num_synced`: calls that exchange gradients between
             ranks.
-        seen_share: share of the samples of the thread that makes the steps that were inside a call from this place;
-            None if no sampler ran.
+        seen_share: share of the sampler's observations of the step thread that were inside a call from this place; None
+            if no sampler ran.
     """
 
     grad_enabled: bool
@@ -182,7 +181,7 @@ class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """The weights of an embedding that is trained. `sparse`: its gradients have only the rows that were used."""
+    """Weights of a trained embedding. `sparse`: whether the gradients contain only the rows that were used."""
 
     num_rows: int
     num_bytes: int
@@ -193,13 +192,12 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """An outermost module that the steps call.
 
     Args:
-        channels_last_share: share of the elements of four-dimensional weights; None without such weights.
-        num_training: number of its modules in training mode that behave differently in evaluation (dropout, batch
-            norm).
-        num_updated: number of its tensors that an optimizer updates.
-        table: its largest trained embedding; None without one.
-        wrapper: "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel" or "".
-        ddp: arguments of DistributedDataParallel, and `unused_parameters` if it reported them.
+        channels_last_share: channels_last share of four-dimensional weights, by elements; None without such weights.
+        num_training: number of modules in training mode that behave differently in evaluation (dropout, batch norm).
+        num_updated: number of the model's tensors that an optimizer updates.
+        table: the model's largest trained embedding; None without a trained embedding.
+        wrapper: class around the model: "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel" or "".
+        ddp: arguments of DistributedDataParallel, and its `unused_parameters` if DDP reported these.
     """
 
     name: str
@@ -221,11 +219,11 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
-    """An optimizer that stepped.
+    """An optimizer whose `step` was called.
 
     Args:
-        foreach, fused: values of its first group; None: torch chooses.
-        groups_differ: whether groups differ in foreach or fused, so that some group has its own value.
+        foreach, fused: values in the first parameter group; None: torch chooses.
+        groups_differ: whether parameter groups have different values of foreach or fused.
     """
 
     name: str
@@ -239,12 +237,12 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocator(msgspec.Struct, frozen=True, kw_only=True):
-    """The caching allocator of one device: levels at the window's end, and growth of counters within the window.
+    """The caching allocator of one device: levels at the timed window's end, and growth of counters in the window.
 
     Args:
-        allocated_growth_bytes: level at the window's end less the level at its begin.
-        allocated_levels_bytes: levels at the ends of steps spread evenly over the window, including its two ends; [] if
-            only these two are known.
+        allocated_growth_bytes: allocated bytes at the window's end minus allocated bytes at the window's begin.
+        allocated_levels_bytes: allocated bytes at the ends of steps spread evenly over the window, including both
+            window ends; [] if only the window ends are known.
     """
 
     device: int
@@ -265,9 +263,9 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True, tag="compilation"):
     """Compilations by torch.compile in the process.
 
     Args:
-        num_graphs, num_graph_breaks, num_recompilations: since the start; `…_in_window`: within the window.
-        breaks, recompilations: reasons, the most frequent first: "3x torch/…: reason".
-        limit_reached: functions that hit the limit of recompilations and run eagerly since.
+        num_graphs, num_graph_breaks, num_recompilations: counts since the start; `…_in_window`: counts in the window.
+        breaks, recompilations: reasons of graph breaks and recompilations, most frequent first: "3x torch/…: reason".
+        limit_reached: functions that reached the limit of recompilations and have run eagerly since then.
         cudagraph_skips: reasons why CUDA graphs were not used.
         skipped: reasons why functions were not compiled at all, for instance a break inside a loop.
         num_cudagraphs_in_window: CUDA graphs that torch.compile recorded within the window; None if not known.
@@ -297,17 +295,17 @@ class Collections(msgspec.Struct, frozen=True, kw_only=True, tag="collections"):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the user's own code at which a thread was seen.
+    """A source line of the user's own code at which the sampler saw a thread.
 
     Args:
-        function: with file and line, `train.py(31): step`; a package's function if nothing on the stack is the user's.
-        text: the line as it is written, without secrets; "" if the file does not exist.
-        callee: the function of a library that the line calls; "" if the line itself runs, or calls C code.
-        leaf: the function that ran, if it is not `function`.
+        function: function with file and line, `train.py(31): step`; a package's if no user function is on the stack.
+        text: the source line's text, without secrets; "" if the file does not exist.
+        callee: the library function that the line calls; "" if the line itself runs, or calls C code.
+        leaf: the innermost function that ran, if different from `function`.
         inside: "loader": a DataLoader called this line; "event-loop": the loop waits, and a task awaits at this line.
         num: number of times that the sampler saw the line.
-        cpu_s: total processor time of the thread before each of these samples since the last one; None if unmeasured.
-        least_cpu_s: the same, but each time the lesser of the times before and after the sample; None in older records.
+        cpu_s: the thread's processor seconds from the sample before each of these samples, summed; None if unmeasured.
+        least_cpu_s: the sum of the lesser of the processor times before and after each sample; None in older records.
     """
 
     function: str
@@ -321,10 +319,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Thread(msgspec.Struct, frozen=True, kw_only=True):
-    """A thread that the sampler saw within the window.
+    """A thread that the sampler saw in the timed window.
 
-    `cpu_s`: processor time that it took meanwhile; None if the kernel does not count it. `parts`: how the time of the
-    samples that it makes is divided; for the thread of the steps, its work for a loader.
+    `cpu_s`: the thread's processor seconds in the window; None if the kernel does not count them. `parts`: the thread's
+    time to make samples by kind of work; for the step thread, the work for a loader.
     """
 
     name: str = ""
@@ -336,14 +334,14 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeriodicWork(msgspec.Struct, frozen=True, kw_only=True):
-    """Work that only some steps do, and that makes them longer.
+    """Work that only some steps do, and that makes these steps longer.
 
     Args:
-        kind: as far as names of functions and files show it.
-        function: line at which the program begins the work, `train.py(70): main`; `text`: the line as it is written.
-        callee: the function in which most of the work is; "" if the line itself takes the time.
-        num_steps: number of the window's steps that did the work; `every`: median number of steps from one to the next.
-        share: share of the window.
+        kind: the kind of work, as far as names of functions and files show it.
+        function: source line at which the program begins the work, `train.py(70): main`; `text`: the line's text.
+        callee: the function in which most of the work happens; "" if the source line itself takes the time.
+        num_steps: number of steps in the window that did the work; `every`: median distance of these steps, in steps.
+        share: share of the window's time that the work takes.
     """
 
     kind: PeriodicKind
@@ -356,7 +354,7 @@ class PeriodicWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step among the slowest hundredth. `causes`: what happened in it; "work" refers to `ProcessState.periodic`."""
+    """A step among the slowest hundredth. `causes`: events in the step; "work": an entry of `ProcessState.periodic`."""
 
     index: int
     step_s: float
@@ -369,10 +367,10 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
 
     Args:
         step_s: length of the window divided by its steps, in seconds.
-        wait_s: mean time per step inside `next()` of loaders, and inside `iter()` when an epoch begins; None if the
-            program drew from no torch loader.
-        epoch_begin_s: median of steps that begin an epoch; None without such steps.
-        typical_step_s: median of steps without any of the events in `slow`.
+        wait_s: mean seconds per step inside `next()` of loaders and inside `iter()` at an epoch's begin; None if the
+            program used no torch loader.
+        epoch_begin_s: median seconds of the steps that begin an epoch; None without such steps.
+        typical_step_s: median seconds of the steps without any of the events in `slow`.
         steady: whether the steps had become steady before the window began.
     """
 
@@ -398,12 +396,12 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     """State of one process that makes steps, as the agent saw it at the end of the window.
 
     Args:
-        rss_growth_bytes: growth of the process's resident memory in the window, without files and shared memory.
+        rss_growth_bytes: growth of the process's resident memory in the window, not counting files and shared memory.
         threads: threads that ran the user's code in the window, the thread of the steps first; [] if no sampler ran.
         rss_levels_bytes: resident memory at the ends of steps spread evenly over the window; [] if not recorded.
-        graph_nodes_growth: number of autograd graph nodes that tensors hold at the window's end less that at its begin;
-            None if there were too many to count, and in older records.
-        graph_nodes: number of all such nodes at the window's end.
+        graph_nodes_growth: growth, over the window, of the number of autograd graph nodes that tensors keep alive; None
+            if too many to count, and in older records.
+        graph_nodes: number of autograd graph nodes that tensors keep alive at the window's end.
     """
 
     pid: int
@@ -429,12 +427,12 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a command, for the rules. `dynotune doctor` fills in only the facts.
+    """All observed facts about a command, as input of the rules. `dynotune doctor` fills in only `facts`.
 
     Args:
-        facts: of machine, container, interpreter and environment; `window.*` are from samples during the plain window.
-        attribution: Unknown without a plain window's timing or without a trace.
-        memory: of each rank on each of its devices.
+        facts: facts about machine, container, interpreter and environment; `window.*`: samples in the plain window.
+        attribution: attribution of step time; Unknown without the plain window's timing or without a trace.
+        memory: memory of each rank on each of its devices.
     """
 
     schema: str = "dynotune.observation/2"

@@ -1,4 +1,4 @@
-"""Documents on lower precisions of a command: their speed, memory, and errors of results."""
+"""Documents on running a command at lower precisions: speed, memory, and errors of results."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from dynotune.schema.study import Guarded
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Change of a metric's mean in an arm, higher is better, paired over `num_samples`; `ci` at 95%."""
+    """Change of a metric's mean (higher is better) in an arm, paired over `num_samples`; `ci`: 95% interval."""
 
     mean: float
     ci: tuple[float, float]
@@ -16,7 +16,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Band(msgspec.Struct, frozen=True):
-    """Means of the last losses under several seeds: the lowest and highest of the baseline, and the mean of the arm."""
+    """Means of the last losses under several seeds: lowest and highest of the baseline, and the arm's mean."""
 
     num_seeds: int
     baseline: tuple[float, float]
@@ -31,9 +31,9 @@ class PrecisionArm(msgspec.Struct, frozen=True, kw_only=True):
     """One precision, compared with the command as written.
 
     Args:
-        speed, results: None if unknown, for one of `reasons`.
-        settings: more than one if modules are left out of quantization.
-        peak_bytes: peak device memory, in a separate run; None without a GPU.
+        speed, results: comparisons of speed and of results; None if unknown, see `reasons`.
+        settings: settings of the arm; more than one if modules are left out of quantization.
+        peak_bytes: peak device memory in bytes, from a separate run; None without a GPU.
     """
 
     name: str
@@ -47,7 +47,7 @@ class PrecisionArm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_worth_it(self) -> bool:
-        """Tell whether the arm is faster, its errors fit its number of bits, and no loss of the metric is proved.
+        """Return whether the arm is faster, its errors suit its number of bits, and no loss of the metric is proved.
 
         If rounding errors alone change the course of a training, errors mean nothing: the spread over seeds decides.
         """

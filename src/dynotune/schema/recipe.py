@@ -1,4 +1,4 @@
-"""Settings that were proved, with their proofs and the facts of the machine on which they were proved."""
+"""A recipe: settings that were proved, with the proofs and the facts of the machine that proved them."""
 
 import errno
 import math
@@ -21,7 +21,7 @@ from dynotune.schema.toml_text import argument, arguments, commented, quoted, va
 
 SCHEMA = "dynotune.recipe/2"
 LARGEST_BYTES = 1 << 18
-"""Many times the size of a recipe."""
+"""Largest accepted file in bytes: many times the size of a usual recipe."""
 # Python's reader takes minutes over a key of a hundred thousand parts.
 _LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')\s*+\.\s*+){100}""")
 EFFECTS: dict[str, str] = {
@@ -41,7 +41,7 @@ LABELS = {
     "cpu": "processor",
     "num_cores": "number of usable cores",
 }
-"""Facts in a recipe, in words."""
+"""Labels of the facts in a recipe, as text."""
 _UNTOLD: tuple[object, ...] = (None, "", [], False)
 Outcome = Literal["met", "not-met", "undecided"]
 
@@ -50,10 +50,10 @@ class Header(msgspec.Struct, frozen=True):
     """Source of a recipe, and the gain of all its settings together.
 
     Args:
-        speedup, ci, num_pairs: of the confirmation: all settings against the command as it is. If the recipe extends
-            another one, the product of the two gains; then no pairs measured the whole.
-        within: whether the pairs are blocks within one process, because there was no time for fresh processes.
-        baseline: launch settings that the command was compared with, as text: a placeholder needs a value there.
+        speedup, ci, num_pairs: result of the confirmation of all settings against the unchanged command. If the recipe
+        extends another recipe, the product of both recipes' gains, since no pairs measured all settings together.
+        within: whether the pairs are blocks within one process, because time was too short for fresh processes.
+        baseline: launch settings of the baseline, as text: a placeholder needs a value in the baseline, too.
     """
 
     schema: str
@@ -76,7 +76,7 @@ class Proof(msgspec.Struct, frozen=True):
 
     Args:
         num_pairs: number of pairs of runs; a block of an ablation contains one such pair.
-        left_out_too: knobs that were left out together with it, since they are meaningless without it.
+        left_out_too: knobs that were left out together with the setting, since they are meaningless without it.
     """
 
     knob: str
@@ -94,8 +94,8 @@ class Recipe(msgspec.Struct, frozen=True):
 
     Args:
         settings: knob id to value, as written.
-        facts: facts where the recipe was proved (`gpu`, `driver`, `torch`, …); those unknown there are absent.
-        about: what a knob does, in words: written as comments, and ignored by `read`.
+        facts: facts about the machine of the proof (`gpu`, `driver`, `torch`, …), without unknown facts.
+        about: by knob, a text on its effect, which is written as a comment and ignored by `read`.
     """
 
     recipe: Header
@@ -212,10 +212,7 @@ def write(path: Path, recipe: Recipe) -> None:
 
 
 def text(recipe: Recipe) -> str:
-    """Return `recipe` as TOML, with comments that explain each setting and its proof.
-
-    Raises UsageError: as `write`.
-    """
+    """Return `recipe` as TOML, with comments that explain each setting and its proof. Raises UsageError: as `write`."""
     recipe = document.without_secrets(recipe)
     head = recipe.recipe
     lines = commented(_introduction(recipe))
@@ -284,7 +281,7 @@ def _comment(recipe: Recipe, knob: str) -> list[str]:
 
 
 def proof_of(recipe: Recipe, knob: str) -> Proof | None:
-    """Return the proof of this setting in the recipe; None if there is none, or only for another value."""
+    """Return the recipe's proof of this setting; None without a proof of this value."""
     for proof in recipe.proof:
         if proof.knob == knob:
             given = recipe.settings.get(knob, "")

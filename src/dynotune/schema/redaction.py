@@ -1,9 +1,9 @@
 """Find secrets in text that is stored or shown, and replace them.
 
-A secret is the value of a variable, an option, a key or a part of an address with a telling name, a token of a known
-form, or a value passed to `learn`. All functions here work on text, since commands, settings and output all end up as
-text: JSON, TOML, a line for a terminal. The agent gets the same patterns in its plan. Run folders are read where only
-the standard library can be imported.
+A secret is the value of a variable, an option, a key or an address field with a telling name, a token of a known form,
+or a value passed to `learn`. All functions here work on text, since commands, settings and output all end up as text:
+JSON, TOML, a line for a terminal. The agent gets the same patterns in its plan. This module uses only the standard
+library, since some readers of run folders can import no more.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ _HINTS: dict[str, str] = {
     "sk-": "(?<![a-z]sk-)",
 }
 HINTS: tuple[str, ...] = tuple(f"{re.escape(literal)}(?:{beside})" for literal, beside in _HINTS.items())
-"""A lower-case text without any of these contains no secret that the patterns find."""
+"""Hints: a lower-case text without any of these strings contains no secret that the patterns find."""
 # Characters around a hint: the longest name, and the longest secret that may contain line ends, a private key.
 _BEFORE, _AFTER = 200, 4000
 _CUT = re.compile(r"(?<!\\)(?:\\\\)*\"|\n")
 
-# Shorter or plainer values occur elsewhere with another meaning.
+# Shorter or plainer values also occur with other meanings, so they are not redacted everywhere.
 _TELLING = re.compile(r"(?![/~.]|[A-Za-z]?[a-z]*$|[0-9.]*$).{6,}", re.DOTALL)
 _known: set[str] = set()
 
@@ -100,12 +100,12 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
 
 
 def is_name(name: str) -> bool:
-    """Tell whether a variable, an option or a key with this name holds a secret."""
+    """Return whether the value of a variable, an option or a key with this name is a secret."""
     return re.fullmatch(_NAME, name.lstrip("-"), re.IGNORECASE) is not None
 
 
 def learn(env: Mapping[str, str], command: Sequence[str] = (), settings: Iterable[Setting] = ()) -> None:
-    """Remember the secrets among these values, and redact them from now on wherever a program prints them."""
+    """Remember the secrets among the values, and from now on redact these secrets wherever a program prints them."""
     found = {value for name, value in env.items() if is_name(name)}
     found |= {str(setting.value) for setting in settings if is_name(setting.knob)}
     text = json.dumps(list(command), ensure_ascii=False)
@@ -159,7 +159,7 @@ def _suspicious(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _hinted(lowered: str) -> list[tuple[int, int]]:
-    """Return where hints begin and end. Searching for plain words first is far faster than matching a pattern."""
+    """Return where hints begin and end in the text. Searching for plain words is far faster than matching patterns."""
     found = [re.finditer(hint, lowered) for literal, hint in zip(_HINTS, HINTS, strict=True) if literal in lowered]
     return sorted(match.span() for matches in found for match in matches)
 

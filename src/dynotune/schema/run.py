@@ -20,7 +20,7 @@ EndedBy = Literal["command", "window", "timeout", "user"]
 
 
 class PretendedGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU that the program seems to find, which has no memory and does no work."""
+    """A pretended GPU: the program seems to find it, but it has no memory and does no work."""
 
     name: str
     total_bytes: int
@@ -32,21 +32,21 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Description of a command's run, part of requests and documents; `--resume` reads it.
 
     Args:
-        command: may contain placeholders, such as `{run_dir}`.
+        command: words of the command, which may contain placeholders such as `{run_dir}`.
         cwd: the command's working directory, absolute.
-        env: variables that the command inherits. They may be secrets, so `recorded` drops them.
+        env: environment variables that the command inherits; `recorded` drops them, since they may contain secrets.
         step_function: `module:function` whose return ends a step, or `dynotune.step`; None to detect steps.
-        phase: the phase whose steps count; None for training if there is any.
-        ready_pattern: a regular expression for the line of output that ends a start; None to wait for a step.
-        seed: for random, numpy, torch and the order of runs; None leaves the program's own.
+        phase: the phase whose steps count; None for training, if the command trains.
+        ready_pattern: regular expression for the output line that ends a start; None: the first step ends a start.
+        seed: seed for random, numpy, torch and the order of runs; None keeps the program's own seeds.
         page_cache: "cold" drops the data files' pages before the loader is timed alone.
         sandbox: whether to work on a copy-on-write view of `cwd`, if the kernel allows it.
-        run_to_end: whether the command ends by itself instead of being ended after its window.
+        run_to_end: whether the command runs to its own end instead of being ended after the timed window.
         nice: niceness of the command, 0 to 19; 19 yields to everything else.
         timeout_s: time limit of one run in seconds; None to derive it from earlier runs.
         lock: whether to wait for another dynotune that measures on the same cores or GPU.
         pretend: the GPU that the program finds in place of the machine's.
-        lanes: number of fresh runs side by side, each with its own GPU and cores; 0 for the number of idle GPUs.
+        lanes: number of concurrent runs, each with its own GPU and cores; 0 for the number of idle GPUs.
     """
 
     command: list[str]
@@ -77,23 +77,24 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, env={})
 
     def resumed(self, now: RunSpec) -> RunSpec:
-        """Return the stored spec, with `now`'s values for fields of this call (environment, folder, lock)."""
+        """Return the stored spec with environment, folder and lock replaced by the values in `now`."""
         return msgspec.structs.replace(self, env=now.env, base=now.base, lock=now.lock)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Instructions for the agent; `plan.json` in the run folder.
+    """Instructions for the agent: document `plan.json` in the run folder.
 
     Args:
-        seed: given to random, numpy and torch before the program draws from them; None leaves them.
+        seed: seed that random, numpy and torch get before the program draws random numbers; None sets no seed.
         note_events: record the steps in which code was compiled or memory was allocated.
         observe: record the state of the process, together with its window (event `state`).
         sync_steps: wait for the device at the end of each step, in order to time single steps.
         startup: record the parts of the start (events `span`).
         pretend: as `RunSpec.pretend`.
-        watched: when a record is full, continue in further files, of which the newest are kept; and report the signal
-            that makes the program write its threads' stacks.
-        secret_hints, secret_patterns: what the record leaves out, as in `schema.redaction`.
+        watched: whether the run is watched: a full record then continues in further files, of which the newest are
+            kept, and the agent reports the signal on which the program writes its threads' stacks.
+        secret_hints, secret_patterns: hints and patterns of secrets, which the record leaves out: see
+        `schema.redaction`.
     """
 
     schema: str = "dynotune.plan/2"
@@ -118,10 +119,10 @@ class Readback(msgspec.Struct, frozen=True):
 
     Args:
         asked: the requested value, as text.
-        found: the actual value, as text; Unknown if there is no way to see it.
-        witness: where the value was read, in words.
-        ok: whether the actual value is the requested one; None if that is unverified.
-        detail: why the setting could not be applied, or what changed it; may be empty.
+        found: the actual value, as text; Unknown if the value cannot be read.
+        witness: as text, where the value was read.
+        ok: whether the actual value equals the requested value; None if not verified.
+        detail: why the setting could not be applied, or which code changed it; may be empty.
     """
 
     knob: str
@@ -155,9 +156,9 @@ class TimedWindow(msgspec.Struct, frozen=True, kw_only=True):
     """The timed window of one process, with the device synchronised at both ends.
 
     Args:
-        first_step: index of its first step, counted from the first step of the process.
-        begin_s, end_s: CLOCK_MONOTONIC.
-        num_samples: None if they could not be counted.
+        first_step: index of the window's first step, counted from the first step of the process.
+        begin_s, end_s: begin and end in seconds of CLOCK_MONOTONIC.
+        num_samples: number of samples in the window; None if samples could not be counted.
         wait_s: time inside `next()` of the loaders, and inside `iter()` when an epoch begins; None if the program drew
             from no torch loader.
         num_compilations: new compiled graphs inside the window (they should be none).
@@ -178,8 +179,8 @@ class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):
     """Recording of one process by torch's profiler.
 
     Args:
-        file: in the run folder; None, with the reason, if there is none.
-        first_step: index of its first step, counted as in `TimedWindow`.
+        file: name of the trace file in the run folder; None, with the reason, without a file.
+        first_step: index of the first recorded step, counted as in `TimedWindow`.
         stopped_by: what ended the recording: all steps were recorded, or a limit of time or memory was reached first.
     """
 
@@ -203,13 +204,13 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """Record of one process of the command's process tree.
 
     Args:
-        step: the cycle that counts as a step, in words; None if none was found.
-        time_to_first_step_s: from the launch to the end of its first step.
-        peak_rss_bytes: the kernel's count when the process last wrote its record.
+        step: description of the cycle that counts as a step; None if no cycle was found.
+        time_to_first_step_s: seconds from the launch to the end of the process's first step.
+        peak_rss_bytes: the kernel's count of peak resident memory when the process last wrote its record.
         peak_device_bytes: allocator peak over all devices; None without CUDA.
-        num_devices: number of GPUs on which it has allocated memory; None without CUDA.
-        out_of_memory: what held the device's memory when a failed allocation ended the process; "" without one.
-        errors: mistakes of the agent itself, hidden from the program.
+        num_devices: number of GPUs on which the process has allocated memory; None without CUDA.
+        out_of_memory: owners of the device's memory when a failed allocation ended the process; "" without a failure.
+        errors: errors of the agent itself, which are hidden from the program.
     """
 
     pid: int
@@ -249,8 +250,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Document `run.json` in the run folder.
 
     Args:
-        wall_s: from launch to the end of the process tree; until now, while the command runs.
-        exit_code: of the command; minus the signal's number if a signal ended it; None while it runs.
+        wall_s: seconds from the launch to the end of the process tree, or until now while the command runs.
+        exit_code: the command's exit code; minus the signal's number after a signal; None while the command runs.
         sandbox: `overlay` if changes to files went to a copy that is now deleted, else `none`; `sandbox_reason`: why
             there is no overlay although one was requested.
     """

@@ -1,4 +1,4 @@
-"""Document on a command's time to its first step with caches cold, warm and off, and the parts of that time."""
+"""Document on a command's time to its first step, by phase, with caches cold, warm and off."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -48,11 +48,11 @@ PHASES: dict[Phase, str] = {
     "first_step": "first step",
     "other": "the rest",
 }
-"""In words, in order of time."""
+"""Phases of a start in order of time, each with its label."""
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A stretch of the start, on CLOCK_MONOTONIC; spans may lie inside one another."""
+    """A time interval of the start, on CLOCK_MONOTONIC; spans may be nested."""
 
     phase: Phase
     begin_s: float
@@ -64,8 +64,8 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of torch.compile up to the end of the start.
 
     Args:
-        num_found, num_missed: graphs that came from its cache, and graphs that were compiled.
-        num_threads: number of compile processes; None if it cannot be known.
+        num_found, num_missed: number of graphs that came from the cache, and of graphs that were compiled.
+        num_threads: number of compile processes; None if not known.
     """
 
     num_found: int
@@ -78,14 +78,14 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         run: id of the run.
-        value_s: from the launch to the end of the first step, or to the line of output that ends a start.
-        phases: seconds; they sum to `value_s`, and `other` includes those that are Unknown. All phases are Unknown if
-            no Python process of the command recorded them.
-        added: what the start left in the caches; `held`: the size of each cache after the start, in bytes.
-        imports: the longest imports in seconds, each including the modules that it imports.
+        value_s: seconds from the launch to the end of the first step, or to the output line that ends a start.
+        phases: seconds of each phase; the phases sum to `value_s`, and `other` includes Unknown phases. All phases are
+            Unknown if no Python process of the command recorded phases.
+        added: growth of each cache in the start; `held`: size of each cache after the start, in bytes.
+        imports: the longest imports in seconds, each including the modules imported inside.
         compiled: None if torch.compile compiled nothing.
         until_steady_s: from the end of the first step until steps were steady; None if that was not observed.
-        late_s: the part of `until_steady_s` by which steps exceeded steady steps without compilation.
+        late_s: seconds of `until_steady_s` by which steps without compilation were longer than steady steps.
         at_exit: whether the command ended with the line that ends a start.
     """
 
@@ -116,7 +116,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class VoidBlock(msgspec.Struct, frozen=True):
-    """A block that does not count, for a cause outside the command's own processes. `block`: its number, from 1."""
+    """A block that does not count, because of a cause outside the command's processes. `block`: its number, from 1."""
 
     block: int
     reason: str
@@ -124,12 +124,12 @@ class VoidBlock(msgspec.Struct, frozen=True):
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm compared with the warm arm.
+    """Comparison of one arm (caches cold or off) with the warm arm.
 
     Args:
         verdict: `faster`: the command starts faster with a warm cache.
         ratio: geometric mean of the arm's times over the warm ones; None until there are two blocks.
-        saved_s: the part of the arm's median start that a warm cache saves; `saved_ci`: by the interval of the ratio.
+        saved_s: seconds of the arm's median start that a warm cache saves; `saved_ci`: their confidence interval.
     """
 
     arm: Arm
@@ -150,7 +150,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         run: how every start is made; with a `ready_pattern`, a start ends at that line, else at the first step.
-        pilots: one start of each arm that does not count, in order: of `cold`, of `warm`, of `off`.
+        pilots: starts that do not count, one of each arm, in the order `cold`, `warm`, `off`.
     """
 
     schema: str = "dynotune.startup/2"
@@ -176,7 +176,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts = {}
 
     def starts(self, arm: Arm) -> list[Start]:
-        """Return the starts that count; without any, those of void blocks, and the pilots before the first block."""
+        """Return the starts that count, else the starts of void blocks, or the pilots before the first block."""
         blocks = self.blocks or [voided.values for voided in self.voided]
         return [block.of(arm) for block in blocks] or [pilot for pilot in self.pilots if pilot.arm == arm]
 

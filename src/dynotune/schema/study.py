@@ -16,38 +16,39 @@ from dynotune.schema.run import Readback, RunSpec
 from dynotune.schema.setting import Setting
 
 Phase = Literal["pilot", "switch", "prune", "confirm"]
-"""A pilot warms caches and shows how long a run takes; the others are the stages of a search that measure."""
+"""Phases of a study: the pilot warms caches and shows how long a run takes; the other phases measure."""
 Stage = Literal["know", "switch", "prune", "confirm"]
 Ended = Literal["measured", "failed", "out-of-memory", "rejected", "timeout", "wrong-results"]
 OutcomeKind = Literal[
-    "proved",  # included in the recipe
-    "no-effect",  # the interval lies within the margin
+    "proved",  # the recipe includes the setting
+    "no-effect",  # the confidence interval lies within the margin
     "slower",
-    "not-needed",  # it helps alone, but without it the whole is as fast
-    "unproved",  # not decided in the available time
+    "not-needed",  # the setting helps alone, but all others together are as fast without it
+    "unproved",  # the available time was too short for a verdict
     "failed",
     "out-of-memory",
     "rejected",  # the setting did not take effect
-    "wrong-results",  # by the guard, losses or outputs differ
+    "wrong-results",  # the guard found that losses or outputs differ
     "not-tried",
 ]
 
 
 PART_ERROR = 0.05
-"""Probability of calling a useless setting's part in a recipe proved, over all settings of a round."""
+"""Probability of calling the contribution of a useless setting proved, over all settings of a round."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A value of a knob that may help here.
+    """A candidate: a value of a knob that may help here.
 
     Args:
-        why: ids of the findings that suggest it, else names of such facts; empty if only the user asked for it.
-        bound: the largest share of the baseline's time that it can save (0 to 1); Unknown without a bound.
-        predicted: the share that it saves according to a replay of the recorded timeline.
-        needs: ids of candidates, of which any arm with this one must have one; empty if it works alone.
-        in_process: whether it can change at any step, so that a single process can try it.
-        needs_warm_cache: whether its first run leaves something that later runs use, such as compiled code; then every
-            arm with it first runs once unmeasured. False if only a first run of the setting alone is needed.
+        why: ids of the findings that suggest the candidate, else names of facts; empty if only the user asked.
+        bound: the largest share of the baseline's time that the candidate can save (0 to 1); Unknown without a bound.
+        predicted: the share of a step that the candidate saves in a replay of the recorded timeline.
+        needs: ids of candidates: an arm with this candidate must also have one of these; empty if it works alone.
+        in_process: whether the setting can change at any step, so that a single process can try it.
+        needs_warm_cache: whether the first run fills caches for later runs, for instance with compiled code; then every
+            arm with this candidate first runs once unmeasured. False if only a first run of the setting alone is
+            needed.
     """
 
     setting: Setting
@@ -67,12 +68,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_user(self) -> bool:
-        """Tell whether the user asked for this candidate; also true if no origin is recorded, as in older studies."""
+        """Return whether the user asked for this candidate; also true in older studies without a recorded origin."""
         return self.asked or not self.why
 
 
 def without(key: str, id_: str, candidates: Iterable[Candidate]) -> str | None:
-    """Return the key of an arm without one of its settings and those that need it; None if the arm lacks the setting.
+    """Return an arm's key without a setting and the settings that need it; None if the arm lacks the setting.
 
     A value may contain spaces.
     """
@@ -99,13 +100,13 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one arm. Trials are in order of time.
 
     Args:
-        arm: its sorted settings, separated by spaces, as in `Arm.key`; "" is the baseline.
+        arm: the arm's sorted settings, separated by spaces, as in `Arm.key`; "" is the baseline.
         block: runs of one block are compared with each other; counted from 1 within a phase; 0 for a pilot.
-        value: of the objective, lower is better, above 0: seconds per sample (or step), seconds, bytes, joules per
-            sample; None if the run gave no value.
-        void: causes outside the arm's own processes; if there are any, the value is ignored.
-        began_s, wall_s: seconds from the first attempt's begin, and the run's duration; over all attempts, not pauses.
-        run: the run's folder below the study's; HOST:FOLDER for a run on another worker of the study.
+        value: value of the objective, above 0, lower is better: seconds per sample (or step), seconds, bytes, or joules
+            per sample; None if the run gave no value.
+        void: disturbances outside the arm's own processes; if there is one, the value is ignored.
+        began_s, wall_s: seconds from the first attempt's begin to the run's begin, without pauses; and the run's
+        duration. run: the run's folder below the study's folder; HOST:FOLDER for a run on another worker of the study.
         lane: the lane of the run, from 1; 0 if the run had the whole machine. All runs of a block are in one lane.
     """
 
@@ -128,12 +129,12 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs that one host makes in this order: a block of all arms of a round, or a pair.
+    """Runs that one host makes in the given order: a block of all arms of a round, or a pair.
 
     Args:
-        arms: the settings of each.
-        repeats: how often a disturbed run is repeated; 0 for a pair, which ends with such a run.
-        attempt: number of the block's runs so far that do not count.
+        arms: the settings of each arm.
+        repeats: how often a disturbed run is repeated; 0 for a pair, which ends with the first disturbed run.
+        attempt: number of runs of this block so far that do not count.
     """
 
     schema: str = "dynotune.block/1"
@@ -158,9 +159,9 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Comparison of two arms, from the blocks of one stage.
 
     Args:
-        num_blocks: blocks with a value of both arms, without void ones; within one process, switches there and back.
-        speedup: value of `against` over that of `arm`: above 1, `arm` is better. `ci`: at `confidence`, two-sided.
-        p: one-sided, for no gain; after Holm's correction if `corrected_over` is above 1.
+        num_blocks: number of valid blocks with a value of each arm; within one process, of switches there and back.
+        speedup: value of `against` over value of `arm`: above 1, `arm` is better. `ci`: two-sided at `confidence`.
+        p: one-sided p-value of no gain; after Holm's correction if `corrected_over` is above 1.
     """
 
     arm: str
@@ -186,15 +187,15 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         what: "losses" or "outputs".
-        reference: type of the reference run that both are compared with, "float64" or "float32"; "" if the arm is
-            compared with the baseline, within a fixed tolerance.
+        reference: type of the reference run with which arm and baseline are compared, "float64" or "float32"; "" if the
+            arm is compared with the baseline, within a fixed tolerance.
         difference: relative. With a reference, the typical error of the arm; otherwise the largest difference, in units
             of the allowed one. `own`: the same for the baseline, without a reference between two of its runs, None if
             not measured; `tolerance`: the allowed difference.
         ratio, ci: the arm's errors over the errors that rounding explains.
         error_ci: of `difference`, at 95%. `baseline_error`: of the unrounded baseline; `no_worse`: whether the arm's
             errors are proved to be no larger than that.
-        where: what the difference refers to, in words. `module`: the first module that differs; "" if not known.
+        where: as text, the place of the difference. `module`: the first module that differs; "" if not known.
         num_not_finite: values of the arm that are NaN or infinite although the baseline's are not.
         reason: one sentence with the allowed difference and why.
     """
@@ -219,11 +220,10 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """For a recipe that starts later but steps faster: the steps after which it is ahead; None if it never is.
+    """Number of steps after which a recipe that starts later but steps faster is ahead; None if it never is.
 
     Args:
-        start_s: from the launch to the begin of the window, less the time of the steps before it at the steady pace;
-            `baseline_start_s` likewise.
+        start_s: seconds from launch to window minus the steady time of the steps before; `baseline_start_s` likewise.
     """
 
     start_s: float
@@ -232,12 +232,12 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """Arms that run side by side in blocks, with the baseline. A round's question is fixed before its first run.
+    """Arms that run in blocks together with the baseline. A round's question is fixed before its first run.
 
     Args:
         kind: `prune` runs `whole` without each of its settings; `alone` runs each setting by itself; `check` compares
             `whole` with one smaller arm.
-        arms: by the id of a setting, the arm without it, or with it alone; settings that need it are left out, too.
+        arms: by setting's id, the arm without the setting (and settings that need it), or with the setting alone.
     """
 
     kind: Literal["prune", "alone", "check"]
@@ -249,7 +249,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseRecipe(msgspec.Struct, frozen=True):
-    """A recipe that a study began from: all runs have the recipe's settings. `file`: the recipe's path."""
+    """A recipe with which a study began: all runs have the recipe's settings. `file`: the recipe's path."""
 
     file: str
     recipe: Recipe
@@ -267,14 +267,14 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     """Document `study.json`.
 
     Args:
-        name: in a database that workers share; "" without one.
-        run: how every run is made, with the settings of the recipe that the study begins from. Its `warmup_steps` and
-            `window_steps` are the requested ones until the first run is planned, and then the planned ones.
+        name: the study's name in a database that workers share; "" without a database.
+        run: how every run is made, with the settings of the base recipe, if any. `warmup_steps` and `window_steps` are
+            the requested numbers until the first run is planned, and then the planned numbers.
         stage: the current stage of the search; earlier stages are decided.
-        selected: the settings that this stage left to confirm; None until it has ended.
+        selected: the settings that the prune stage left to confirm; None until that stage has ended.
         confirmed: comparison of `selected` with the baseline on fresh pairs; if there was no time for these, the last
             faster one of `within`; None if there is neither.
-        lane_notes: which lanes there are, and why other devices are left out.
+        lane_notes: sentences on the lanes in use, and on devices that are left out.
     """
 
     schema: str = "dynotune.study/2"

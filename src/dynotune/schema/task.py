@@ -8,7 +8,7 @@ PageCache = Literal["warm", "cold"]
 
 
 class PlannedSetting(msgspec.Struct, frozen=True):
-    """A setting as the agent needs it: its site in plain data. `keep`: restore it if the program changes it."""
+    """A setting for the agent, with its site as plain data. `keep`: whether to undo changes by the program."""
 
     knob: str
     value: bool | int | float | str
@@ -29,7 +29,7 @@ class TimeWindow(_At, frozen=True, kw_only=True, tag="time-window"):
 
 
 class RecordTrace(_At, frozen=True, kw_only=True, tag="record-trace"):
-    """Record `num_steps` steps with torch's profiler, which takes one further step to get ready.
+    """Record `num_steps` steps with torch's profiler, which needs one more step before to get ready.
 
     `stacks`, `shapes`, `memory`: whether to record Python's frames, the shapes of inputs, and allocations.
     """
@@ -51,16 +51,16 @@ class IsolateLoader(_At, frozen=True, kw_only=True, tag="isolate-loader"):
 
 
 class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
-    """Compare arms with the program as it runs, by switching settings within the process.
+    """Compare arms with the unchanged program by switching settings within the process.
 
     Args:
         arms: the settings of each.
-        num_blocks: blocks of each arm: two stretches of steps with it and two without, in the order ABBA or BAAB.
-        stretch_steps: steps of each stretch.
-        seed: for the order within each block, and for the order of the arms.
+        num_blocks: number of blocks per arm: two runs of steps with and two without the arm, in the order ABBA or BAAB.
+        stretch_steps: number of steps in each of a block's four runs of steps.
+        seed: random seed for the order within each block, and for the order of the arms.
         step_s: seconds of a step of the baseline, if known.
-        num_results: number of calls of each arm whose results are compared with those of the same calls without it.
-        rounding: relative rounding error that the arms may cause; a copy of the module with that error is called, too.
+        num_results: number of calls per arm whose results are compared with results of these calls without the arm.
+        rounding: relative rounding error that the arms may cause; a copy of the module with this error is called, too.
         give_up_slow: whether an arm whose steps take far longer gets no more blocks.
         caches: variables that name the compilers' cache folders; set before an arm compiles for the first time.
     """
@@ -86,7 +86,7 @@ class CheckResults(_At, frozen=True, kw_only=True, tag="check-results"):
         nudge: relative change, up or down, of each weight of an outermost module before its first call, and of each
             innermost module's output, which simulates rounding.
         reference: `float64` or `float32`: outermost modules and their inputs get this type, and autocast is off.
-        metric: `module:function` that gets an output and the module's inputs, and returns one number or more.
+        metric: `module:function` that gets an output and the module's inputs, and returns one or more numbers.
         still: whether to switch off dropout, and to record the outputs of all inner modules in the first call.
     """
 

@@ -1,6 +1,6 @@
 """Text and numbers in the syntax of TOML.
 
-tomli-w writes no comments, and people are meant to read recipes: so this writer is our own, tested against Python's
+tomli-w writes no comments, which readers of recipes need; so this module has its own writer, tested against Python's
 reader. Source: https://toml.io/en/v1.0.0
 """
 
@@ -17,7 +17,7 @@ LARGEST_INT = 2**63 - 1
 
 
 def value(given: Scalar | Sequence[Scalar]) -> str:
-    """Write one value, or a list of values. Raises UsageError: as `quoted`; or a number is too large for TOML."""
+    """Write one value or a list. Raises UsageError: text as for `quoted`, or a number that is too large for TOML."""
     if isinstance(given, bool):
         return "true" if given else "false"
     if isinstance(given, str):
@@ -70,7 +70,7 @@ def argument(told: object) -> object:
 
 
 def commented(lines: Iterable[str]) -> list[str]:
-    """Write each line as a comment; unprintable characters are escaped, so that none can end the comment."""
+    """Write each line as a comment, with unprintable characters escaped, so that no character ends the comment."""
     return [f"# {''.join(c if c.isprintable() else repr(c)[1:-1] for c in line)}".rstrip() for line in lines]
 
 

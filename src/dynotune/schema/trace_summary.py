@@ -14,13 +14,13 @@ Caller = Literal["program", "library", "compiled", "optimizer", "backward", "loa
 
 RankPhase = Literal["input", "upload", "forward", "backward", "optimizer", "other"]
 RANK_PHASES: tuple[RankPhase, ...] = ("input", "upload", "forward", "backward", "optimizer", "other")
-"""The phases of a rank's own work in a step, without communication and waits. `other`: between update and batch."""
+"""Phases of a rank's own work in a step, without communication and waits. `other`: work between update and batch."""
 
 SHORT_KERNEL_S = 10e-6
-"""A shorter kernel takes the host longer to queue than the device to run."""
+"""Queueing a kernel shorter than this takes the host longer than running the kernel takes the device."""
 SMALL_COPY_BYTES = 64 * 1024
 MANY_SMALL_COPIES = 100
-"""Bytes below which a copy takes only latency, and the number of such copies per step that counts as many."""
+"""Size in bytes below which a copy takes only latency, and the number of these small copies per step that is many."""
 
 PRODUCTS: tuple[str, ...] = (
     "matmul",
@@ -36,11 +36,11 @@ PRODUCTS: tuple[str, ...] = (
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Place in the program; "" for a part that the trace does not have.
+    """A place in the program; "" for a field that the trace does not show.
 
     Args:
-        function: Python function with file and line, `train.py(31): step`: the innermost one of the user's own code, if
-            there is one, else the innermost of any.
+        function: Python function with file and line, `train.py(31): step`: the innermost function of the user's code,
+            else the innermost function of any code.
         operator: outermost operator or annotation below that function, `aten::item`.
         call: CUDA call, `cudaStreamSynchronize`.
     """
@@ -61,7 +61,7 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 class Overlap(msgspec.Struct, frozen=True):
-    """Time in seconds in which exactly these kinds of work ran on the device at once."""
+    """Seconds in which exactly the kinds of work in a field's name ran on the device at once."""
 
     compute_s: float = 0.0
     copy_s: float = 0.0
@@ -73,7 +73,7 @@ class Overlap(msgspec.Struct, frozen=True):
 
 
 class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of one rank within its window, in seconds; `first_gap` is None if the window does not begin idle."""
+    """Seconds of one device of one rank in the time window; `first_gap` is None if the window does not begin idle."""
 
     rank: int | None
     device: int
@@ -92,7 +92,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shares(self) -> Shares:
-        """Return the parts of the window; time in which only copies and communication ran together is communication."""
+        """Return shares of the time window; time in which only copies and communication ran is communication."""
         window_s, overlap = self.window_s or 1.0, self.overlap
         exposed_s = overlap.communication_s + overlap.copy_and_communication_s
         beside_s = overlap.compute_and_copy_s + overlap.compute_and_communication_s + overlap.all_s
@@ -106,7 +106,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Time of a process within its window, on the thread that makes the steps, in seconds."""
+    """Seconds of a process's step thread in the time window, by kind of host work."""
 
     rank: int | None
     window_s: float
@@ -117,9 +117,9 @@ class HostTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch in which a device was idle, `start_s` after the window's start.
+    """An interval in which a device was idle; `start_s`: seconds after the time window's start.
 
-    `cause`: the cause of its largest part; `where`: what the host did for most of it.
+    `cause`: the cause of most of the gap; `where`: the place of the host for most of the gap.
     """
 
     rank: int | None
@@ -189,7 +189,7 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):
-    """Collectives of one rank. `exposed_s`: time in which nothing else ran on the device."""
+    """Collectives of one rank. `exposed_s`: seconds in which no other work ran on the device."""
 
     rank: int | None
     num: int
@@ -201,7 +201,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
 class RankTime(msgspec.Struct, frozen=True, kw_only=True):
     """One rank compared with the others. `waits_s`: time inside collectives before the last rank had joined.
 
-    `phase_s`: its own time in each phase of a median step; {} if that is not known.
+    `phase_s`: the rank's own seconds in each phase of a median step; {} if not known.
     """
 
     rank: int | None
@@ -215,8 +215,8 @@ class RankTime(msgspec.Struct, frozen=True, kw_only=True):
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     """Comparison of ranks. `straggler`: the rank that the others wait for; None if no rank stands out.
 
-    `straggler_phases`: phases in which the straggler is late, the longest first; [] if that is not known. `late_s`: its
-    delay in a median step; None if its steps cannot be compared.
+    `straggler_phases`: phases in which the straggler is late, the longest first; [] if not known. `late_s`: the
+    straggler's delay in a median step; None if its steps cannot be compared.
     """
 
     ranks: list[RankTime]
@@ -237,7 +237,7 @@ class Called(msgspec.Struct, frozen=True, kw_only=True):
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
     """Operators with the same name on the host. `self_s` excludes the operators inside.
 
-    `callers`: the same by caller, as docs/reference/trace.md defines it; {} in older records.
+    `callers`: number and time by caller, as docs/reference/trace.md defines callers; {} in older records.
     """
 
     name: str
@@ -247,7 +247,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """The caching allocator inside the window."""
+    """The caching allocator of one device in the time window."""
 
     rank: int | None
     device: int
@@ -260,12 +260,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """A cause of lost time.
 
     Args:
-        id: of the finding; docs/reference/trace.md defines each.
-        lost_s: upper bound of the seconds that the window would save without the cause, by the cause's definition.
+        id: id of the cause and its finding; docs/reference/trace.md defines each cause.
+        lost_s: upper bound, by the cause's definition, of the seconds of the window that removing the cause would save.
         share: `lost_s` as a share of the window.
-        claim: one sentence.
+        claim: one sentence that states the loss.
         evidence: the figures behind the claim.
-        work_s: the part of `lost_s` in which the device worked, for causes that also include idle time.
+        work_s: seconds of `lost_s` in which the device worked, for causes that also include idle time.
     """
 
     id: str
@@ -278,7 +278,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """The window of the slowest device, split into parts that sum to 1."""
+    """Shares of the time window of the slowest device; all shares sum to 1."""
 
     compute: float
     exposed_copy: float
@@ -295,11 +295,11 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
 
     Args:
         window_s: longest window of any rank; None if no event of the trace has a duration.
-        num_steps: None if steps are neither marked nor found; `step_source` tells which.
-        shares: None without a device.
+        num_steps: number of steps; None if steps are neither marked nor found, as `step_source` states.
+        shares: shares of the time window; None without a device.
         unsynced: copies to the host's page-locked memory that the program read at once, without waiting for them.
         unknown: facts that this trace lacks, each with the reason.
-        notes: which parts of the trace are incomplete.
+        notes: sentences on incomplete data in the trace.
     """
 
     schema: str = "dynotune.trace/1"

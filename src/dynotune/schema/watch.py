@@ -1,6 +1,6 @@
-"""The view of `dynotune watch`: computed once a second, and displayed by terminal, page and metrics.
+"""The state that `dynotune watch` displays: computed once a second, and shown by terminal, page and metrics.
 
-Terminal, page and metrics derive a value's label and format from the unit at the end of its field's name.
+Terminal, page and metrics derive the label and format of a value from the unit at the end of the field's name.
 """
 
 from typing import Literal
@@ -46,7 +46,7 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
-    """One process; rates and shares are of its last ten seconds."""
+    """One process of the run; rates and shares are averages over the last ten seconds."""
 
     pid: int
     role: str
@@ -60,7 +60,7 @@ class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """A moment on the time axis."""
+    """A labelled point on the time axis."""
 
     at_s: float
     step: int
@@ -79,7 +79,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """View of a run in one second. Times are on CLOCK_MONOTONIC; `clock_s` is the same moment since 1970."""
+    """State of a run in one second. Times are on CLOCK_MONOTONIC; `clock_s` is the same time in seconds since 1970."""
 
     schema: str = "dynotune.view/1"
     command: list[str]

@@ -1,4 +1,4 @@
-"""The user's requests on candidates: allowed effects, further knobs, exclusions, and values."""
+"""The user's requests about candidates: allowed effects, further knobs, exclusions, and values."""
 
 from collections.abc import Sequence
 from typing import get_args
@@ -18,7 +18,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         allowed: effects that findings' candidates may have.
-        settings: settings to try, each only once; `extra_knobs`: knobs of which some values are tried.
+        settings: settings to try, without repeats; `extra_knobs`: knobs of which dynotune chooses values to try.
         excluded: settings that are not tried; `excluded_knobs`: ids of knobs of which no value is tried.
     """
 
@@ -41,8 +41,8 @@ def parse(
     """Parse the options of the command line.
 
     Raises:
-        UsageError: an effect, knob or value that does not exist, a knob that dynotune never sets, or options that
-            contradict each other.
+        UsageError: an option names an effect, knob or value that does not exist, or a knob that dynotune never sets; or
+            options contradict each other.
     """
     allowed = frozenset([*UNASKED, *map(_effect, allow)])
     settings = [_settable(knobs.parse(text)) for text in extra if "=" in text]
@@ -62,7 +62,7 @@ def parse(
 
 
 def first_values(asked: Asked, settings: Sequence[Setting]) -> list[Setting]:
-    """Return the first value of each placeholder that `settings` leave open, for the baseline; else UsageError."""
+    """Return, for the baseline, the first value of each placeholder without a value in `settings`; else UsageError."""
     named: dict[str, list[Setting]] = {}
     for setting in asked.settings:
         if setting.knob.startswith("arg.") and all(one.knob != setting.knob for one in settings):

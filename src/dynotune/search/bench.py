@@ -1,4 +1,4 @@
-"""The interface of a search to the machine: run an arm, and return the result."""
+"""The interface between a search and the machine: run an arm, and return the result."""
 
 import hashlib
 import math
@@ -59,7 +59,7 @@ def arm(settings: Iterable[Setting]) -> Arm:
 
 
 def needs_workers(setting: Setting) -> bool:
-    """Tell whether a setting is meaningless without loader workers; false for switching persistent workers off."""
+    """Return whether a setting needs loader workers to have a meaning; false for switching persistent workers off."""
     return setting.knob in ON_WORKERS and setting.value is not False
 
 
@@ -71,18 +71,18 @@ def complete(settings: Sequence[Setting], candidates: Iterable[Candidate]) -> li
 
 
 def needed_first(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Return the candidates in their order, but those that need others last."""
+    """Return the candidates in order, with candidates that need other candidates last."""
     return sorted(candidates, key=lambda one: bool(one.needs))
 
 
 def each_left_out(settings: Sequence[Setting], candidates: Sequence[Candidate]) -> dict[str, list[Setting]]:
-    """Return, by id of each setting, the other settings without those that are meaningless then."""
+    """Return, by id of each setting, all other settings except those that are meaningless without it."""
     gone = {str(one): [one, *dependants(str(one), settings, candidates)] for one in settings}
     return {id_: [one for one in settings if one not in out] for id_, out in gone.items()}
 
 
 def dependants(id_: str, settings: Iterable[Setting], candidates: Iterable[Candidate]) -> list[Setting]:
-    """Return those of these settings that are meaningless without `id_`."""
+    """Return the settings that are meaningless without the setting `id_`."""
     needing = {one.id for one in candidates if id_ in one.needs}
     return [setting for setting in settings if str(setting) in needing]
 
@@ -101,25 +101,24 @@ class Hosts(Protocol):
 
 
 class Bench(Protocol):
-    """A command that can be run under any arm, on a machine or in a simulation."""
+    """A command that can be run with the settings of any arm, on a machine or in a simulation."""
 
     side: lanes.SideBySide
 
     def all_lanes(self) -> list[lanes.Lane]:
-        """Return the lanes for blocks and pairs; the baseline needs a pilot first."""
+        """Return the lanes for blocks and pairs; the baseline's pilot must have run before."""
 
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
         """Run a fresh process, perhaps beside others in their lanes. A pilot (block 0) only warms the arm's caches.
 
-        Raises:
-            CannotRunHere: the machine failed, not the arm: the disk is full, the GPU is lost.
+        Raises CannotRunHere: the machine failed, not the arm: the disk is full, the GPU is lost.
         """
 
     def plan(self) -> None:
-        """Fix the window of all measured runs, if it is not fixed yet."""
+        """Fix the timed window of all measured runs, unless the window is already fixed."""
 
     def elsewhere(self, block: Block, lane: lanes.Lane) -> BlockResult | None:
-        """Have the lane's host run a block, or another host if that one is lost; None if no host is left."""
+        """Have the lane's host run a block, or, if this host is lost, another host; None if no host is left."""
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
         """Compare each arm with the baseline in turns within one process; an arm that fails has no estimate."""
@@ -134,19 +133,19 @@ class Bench(Protocol):
         """
 
     def check(self, arm: Arm) -> Trial | None:
-        """Return a trial marked as wrong if losses or outputs are known to differ by more than rounding."""
+        """Return a trial with a wrong result if losses or outputs differ by more than rounding; else None."""
 
     def check_s(self, arm: Arm) -> float:
-        """Return the approximate seconds that `check` of this arm takes; 0 if it needs no run."""
+        """Return the approximate seconds that `check` of this arm takes; 0 if the check needs no run."""
 
     def run_s(self, arm: Arm) -> float:
-        """Return the approximate seconds of a run of the arm; before its first run, those of the baseline."""
+        """Return the approximate seconds of a run of the arm; before its first run, of a run of the baseline."""
 
     def block_s(self) -> float:
         """Return the approximate seconds of a block of an arm within one process."""
 
     def left_s(self) -> float:
-        """Return the seconds that are left of the budget for all attempts."""
+        """Return the remaining seconds of the time budget for all attempts."""
 
     def add_to(self, study: Study) -> Study:
-        """Add to `study` what is known of its runs besides the trials, such as their window, unit and step."""
+        """Add to `study` facts about its runs other than trials, such as window, unit and step."""

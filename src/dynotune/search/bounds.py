@@ -1,4 +1,4 @@
-"""Bound the share of the time that a setting can save, from the diagnosis, which the search is later compared with."""
+"""Bound the share of the time that a setting can save, by the diagnosis; reports compare the bounds with results."""
 
 import math
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from dynotune.schema.study import Candidate, Study
 from dynotune.search.values import Present
 
 OF_TIME: tuple[Objective, ...] = ("throughput",)
-"""Objectives that the share of a step bounds. It does not bound the power that a device draws while it waits."""
+"""Objectives whose savings the share of a step bounds; the share does not bound the power of a waiting device."""
 RUNS_DIFFER = 0.05
-"""Relative difference of two equal runs: a ceiling and the plain run are a single run each."""
+"""Relative difference between two equal runs, allowed for since upper bound and plain step are measured only once."""
 _ONLY_LOADING = (
     "loader.prefetch_factor",
     "loader.persistent_workers",
@@ -24,9 +24,9 @@ _ONLY_LOADING = (
     "loader.worker_threads",
     "decode.backend",
 )
-"""Settings that change when batches are ready, but not the work for them."""
+"""Settings that change when batches are ready, but not the work of making batches."""
 _OF_MAKING = ("collate-heavy", "decode-bound")
-"""Findings whose shares are the cost of making batches, which no setting changes."""
+"""Findings whose share is the cost of making batches, a cost that no setting changes."""
 
 _DOES_MORE = (("precision.autocast", "fp32-matmul-no-tf32"),)
 """The finding's share is the saving of TF32; half types save more of the products, and of all other kernels."""
@@ -69,13 +69,13 @@ def bound(
 def _of_loading(setting: Setting, diagnosis: Diagnosis, present: Present) -> list[tuple[float, str]]:
     """Return the bounds of a setting that can only make batches ready sooner; empty for any other setting.
 
-    Without workers, the step's wait is all of the work that a worker would do; with workers, it is the wait for them.
+    Without workers, the step's wait is all of the work that a worker would do; with workers, the wait for workers.
     The wait excludes batches that the process made beside the device's work: then the bound is higher than necessary.
     """
     now, num, shares = present.get("loader.num_workers"), setting.value, diagnosis.shares
     limits: list[tuple[float, str]] = []
     if setting.knob == "loader.num_workers":
-        # Fewer workers also free cores for the step.
+        # With fewer workers, the step also has more cores.
         if not isinstance(now, int) or not isinstance(num, int) or num <= now:
             return []
         if isinstance(shares, Shares):
@@ -86,7 +86,7 @@ def _of_loading(setting: Setting, diagnosis: Diagnosis, present: Present) -> lis
     if not isinstance(diagnosis.upper_bounds, Unknown):
         step_s = {ceiling.part: ceiling.step_s for ceiling in diagnosis.upper_bounds}
         ratio = step_s["step"] / step_s["both"] if step_s.get("both") and step_s.get("step") else math.inf
-        # A part cannot take longer than the whole: then something else disturbed one of the two runs.
+        # The computation alone cannot take longer than the whole step: if it does, a disturbance lengthened that run.
         if ratio <= 1 + RUNS_DIFFER:
             limits.insert(0, (min(1.0, 1.0 - ratio + RUNS_DIFFER), "a step that gets the same batch each time"))
     if isinstance(shares, Shares):
@@ -95,7 +95,7 @@ def _of_loading(setting: Setting, diagnosis: Diagnosis, present: Present) -> lis
 
 
 def bound_log(candidate: Candidate) -> float:
-    """Return the most that a candidate can gain, as the logarithm of a ratio; infinite without a bound."""
+    """Return the largest possible gain of a candidate, as the logarithm of a ratio; infinite without a bound."""
     if isinstance(candidate.bound, Unknown) or candidate.bound >= 1:
         return math.inf
     return -math.log1p(-max(0.0, candidate.bound))

@@ -30,9 +30,9 @@ KINDS: dict[Objective, tuple[Kind, ...]] = {
     "time-to-first-step": ("start",),
     "memory": ("memory",),
 }
-"""Kinds of findings whose candidates can serve an objective."""
+"""By objective, the kinds of findings whose candidates can improve the objective."""
 MUCH_HOST = 0.25
-"""Share of a step: if the device waits this long for the host, replayed graphs save more than fused kernels."""
+"""Share of a step that the device waits for the host, from which on replayed graphs save more than fused kernels."""
 _LEFT_OUT = "left out by --exclude"
 _NO_WORKERS = "it needs loading processes, and the loader has none; --try loader.num_workers tries some"
 _NOT_ALLOWED: dict[Effect, str] = {
@@ -55,10 +55,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """The machine that candidates have to fit.
 
     Args:
-        env: variables that the command inherits; `present`: values that the program already has.
-        num_ranks: number of processes on this machine that make steps.
+        env: environment variables that the command inherits; `present`: values of knobs that the program already has.
+        num_ranks: number of the command's processes on this machine that run steps.
         compiles: whether the program uses torch.compile; then each arm that changes its graphs compiles again.
-        refused: function that returns why a setting cannot be applied here; "" if it can.
+        refused: function that returns why a setting cannot be applied here; "" for a setting that can.
     """
 
     facts: Facts
@@ -76,7 +76,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 def offered(
     run: RunSpec, study: Study, asked: Asked, observation: Observation, diagnosis: Diagnosis
 ) -> tuple[list[Candidate], list[NotOffered]]:
-    """Return `candidates` for an observation that was made with the settings of `run`."""
+    """Return the candidates for an observation that was made with the settings of `run`."""
     base = {one.knob: one.value for one in run.settings}
     named = {knob.removeprefix("env."): str(value) for knob, value in base.items() if knob.startswith("env.")}
     env = {**run.env, **named}
@@ -95,7 +95,7 @@ def offered(
 
 
 def refusal(run: RunSpec, facts: Facts) -> Callable[[Setting], str]:
-    """Return a function that explains why a setting cannot be launched besides those of `run`; "" if it can."""
+    """Return a function that returns why a setting cannot be launched together with the settings of `run`, or ""."""
 
     def refused(setting: Setting) -> str:
         try:
@@ -108,7 +108,7 @@ def refusal(run: RunSpec, facts: Facts) -> Callable[[Setting], str]:
 
 
 def _named_by_facts(observation: Observation, machine: Machine) -> list[Candidate]:
-    """Suggest compiling, since its several small savings can make one large gain that no finding names.
+    """Suggest torch.compile, whose several small savings can add up to a large gain that no finding names.
 
     Only if a model runs on a CUDA device, nothing is compiled, and much could be saved.
     """
@@ -144,8 +144,7 @@ def candidates(
 ) -> tuple[list[Candidate], list[NotOffered]]:
     """List the candidates of findings, the user and facts (`by_facts`) that fit this machine, largest bound first.
 
-    Raises:
-        UsageError: the user wants a knob tried, but there is no suggestion for its values.
+    Raises UsageError: the user wants a knob tried, but dynotune knows no values to try for it.
     """
 
     def made(setting: Setting, why: Iterable[str], bounded: tuple[float | Unknown, str]) -> Candidate:
@@ -167,7 +166,7 @@ def candidates(
     several = [one for knob_id in asked.extra_knobs for one in _fit(knob_id, machine.present, machine)]
     for setting in [*asked.settings, *(one for one in several if not machine.refused(one))]:
         if asked.leaves_out(setting):
-            # Only the knob's name brought this value; a finding may have named the value before.
+            # The user named only the knob of this value; a finding may already have named the value.
             refused.setdefault(setting, NotOffered(setting, _LEFT_OUT))
         elif has(setting, machine.present, machine.env):
             refused[setting] = NotOffered(setting, "the program has it already")
@@ -184,7 +183,7 @@ def candidates(
     for setting, why in offered.items():
         bounded = bound(setting, why, diagnosis, machine.present, objective)
         fact = of_facts.get(setting.knob)
-        # Keep the larger bound: an unknown bound may be anything.
+        # Keep the larger bound; an unknown bound counts as infinite.
         if why and fact is not None and not isinstance(bounded[0], Unknown) and fact[0] > bounded[0]:
             bounded = fact
         one = made(setting, [one.id for one in why], bounded)
@@ -207,8 +206,7 @@ def candidates(
 def refuse_unfit(asked: Asked, machine: Machine) -> list[str]:
     """Refuse the user's settings that cannot be applied here, before anything runs; return cautions about the others.
 
-    Raises:
-        DynotuneError: as `knobs.check_applies`; UsageError with the reason that `machine.refused` gives.
+    Raises DynotuneError: as `knobs.check_applies`; UsageError with the reason that `machine.refused` gives.
     """
     for setting in asked.settings:
         knobs.check_applies(setting, machine.facts)
@@ -241,7 +239,7 @@ def _of_findings(
 
 
 def _fit(knob_id: str, present: Present, machine: Machine) -> list[Setting]:
-    """Return values of a knob that can be applied here."""
+    """Return the values of a knob that can be applied on this machine."""
     fit = []
     for setting in values.some(knob_id, present, machine.num_cores):
         with contextlib.suppress(DynotuneError):
@@ -251,7 +249,7 @@ def _fit(knob_id: str, present: Present, machine: Machine) -> list[Setting]:
 
 
 def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objective: Objective) -> str:
-    """Return why a setting named for its effect on `kind` is not tried, user-changeable reasons first; "" if it is."""
+    """Return why a setting for a finding of `kind` is not tried, user-changeable reasons first; "" if it is tried."""
     effect = knobs.get(setting.knob).effect
     if asked.leaves_out(setting):
         return _LEFT_OUT
@@ -273,7 +271,7 @@ def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objec
 
 
 def _order(candidate: Candidate) -> tuple[float, str, float]:
-    """Sort candidates without a bound first, since their gain may be anything."""
+    """Sort candidates by bound, largest first; candidates without a bound come first, since their gain is unlimited."""
     share = 1.0 if isinstance(candidate.bound, Unknown) else candidate.bound
     value = candidate.setting.value
     return -share, candidate.setting.knob, float(value) if isinstance(value, int | float) else 0.0

@@ -1,7 +1,7 @@
 """Stage 4: compare the selected settings with the baseline on fresh pairs, which influenced no earlier choice.
 
-The pairs are judged as in `compare`. All earlier runs were of the same command, so their spread is used in addition to
-the pairs' own, and fewer pairs are enough.
+The verdict on the pairs follows the rules of `compare`. Earlier runs were of the same command, so their spread is used
+in addition to the spread of the pairs, and fewer pairs are enough.
 """
 
 import itertools
@@ -31,15 +31,15 @@ from dynotune.search.fit import Fit, value_of
 from dynotune.search.running import OutOfTime, Search, gave_nothing
 
 MOST_SEEN_DF = 4
-"""Most degrees of freedom from earlier runs: with more, later runs with another spread would hardly count."""
+"""Most degrees of freedom taken from earlier runs: with more, a different spread of later runs would hardly count."""
 NOISIER = 1.6
-"""Factor of the variance, as later runs may spread more: even if earlier ones were half as noisy, errors stay < 5%."""
+"""Factor on the variance of earlier runs: even if earlier runs were half as noisy as the pairs, errors stay < 5%."""
 ENOUGH_SEEN_DF = 4
 """From this many degrees of freedom on, pairs need not show their own spread, and fewer are enough."""
 
 
 def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
-    """Judge fresh pairs, whose maximum is fixed before the first; None if too few for any verdict fit in the time."""
+    """Compare by fresh pairs (their maximum number is fixed first); None if too few for a verdict fit in the time."""
     candidate = arm(settings)
     comparison = work.study.confirmed
     if comparison is None:
@@ -76,7 +76,7 @@ def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
 
 
 def _begun(work: Search, candidate: Arm) -> Comparison | None:
-    """Return the comparison, with as many pairs as the time affords; None if these are too few."""
+    """Return the empty comparison with as many pairs as the time allows; None if the time allows too few."""
     run_s = work.bench.run_s(candidate)
     fit = Fit(work.trials("prune"))
     spread = fit.of_a_pair(*(key for key in (BASELINE.key, candidate.key) if fit.num_blocks(key)))
@@ -102,19 +102,19 @@ def _as_planned(work: Search, comparison: Comparison) -> Comparison:
 def _pair(work: Search, first: ArmName, candidate: Arm, lane: lanes.Lane, block: int) -> dict[ArmName, Trial]:
     in_turn: list[tuple[ArmName, Arm]] = [("baseline", BASELINE), ("candidate", candidate)]
     ordered = in_turn if first == "baseline" else in_turn[::-1]
-    # The pair does not count if one of its runs does not: the next pair is a better use of the time.
+    # A pair counts only if each of its runs counts; the next pair is a better use of the time than a repeated run.
     work.in_turn([one for _, one in ordered], "confirm", block, lane, repeats=0)
     ran = {trial.arm: trial for trial in work.trials("confirm") if trial.block == block}
     return {name: ran[one.key] for name, one in ordered if one.key in ran}
 
 
 def _with_pair(comparison: Comparison, ran: dict[ArmName, Trial]) -> Comparison:
-    """Return the comparison with the pair added, or with the reason for a missing pair, from its last run."""
+    """Return the comparison with the pair added, or with the reason, from the pair's last run, why it is missing."""
     (first, *_), trial, num_pairs, reason = ran, list(ran.values())[-1], len(comparison.pairs), ""
     if gave_nothing(trial):
         reason = f"A run of it failed: {trial.detail or trial.ended}."
     elif trial.void and trial.ended == "timeout" and num_pairs < TELLING_PAIRS:
-        # The run is void because of its duration, which is the very thing that is measured.
+        # The run is void because of its duration, but the duration is the measured value.
         reason = f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs are left without it."
     if reason:
         return replace(comparison, verdict="undecided", reason=reason, num_pairs=num_pairs)

@@ -1,4 +1,4 @@
-"""Reuse runs of an earlier attempt of the study, or of its diagnosis, from disk."""
+"""Reuse runs on disk: runs of an earlier attempt of the study, or of the study's diagnosis."""
 
 import contextlib
 from collections.abc import Sequence
@@ -49,12 +49,12 @@ def pilots_on_disk(folder: Path, trials: Sequence[Trial]) -> dict[str, Outcome]:
 
 
 def plain_pilot(folder: Path, plain: Path, processes: Sequence[ProcessState] | Unknown, since_s: float) -> Trial | None:
-    """Return the diagnosis's plain run as the baseline's pilot; None if it lacks something that a pilot has.
+    """Return the diagnosis's plain run as the baseline's pilot; None if the run lacks data that a pilot has.
 
     A program that compiles needs a pilot of its own, which fills the caches of the baseline's runs. (Triton kernels
-    that a program wrote itself are not known: its first measured run then compiles them.) So does a command that is so
-    short that it had to run twice: its first run gives its length. The very first run may read its files from a cold
-    disk, unlike all later runs: it counts as if it had begun as quickly as the recorded run.
+    that a program wrote itself are not known: its first measured run then compiles them.) A command that is so short
+    that it had to run twice also needs a pilot: only a first run gives the length. The very first run may read files
+    from a cold disk, unlike later runs: its start counts as long as the recorded run's start.
 
     Args:
         plain: the run's folder, below the study's.

@@ -1,4 +1,4 @@
-"""Decide what a run without a value means: a failure of its arm, or a failure of the machine."""
+"""Decide whether a run without a value is a failure of its arm or a failure of the machine."""
 
 import contextlib
 import re
@@ -17,7 +17,7 @@ from dynotune.schema.run import Run
 from dynotune.schema.study import Ended
 
 NUM_LINES = 200
-"""Last lines of the output to search: torchrun and the interpreter print their own lines after the reason."""
+"""Number of last output lines to search: torchrun and the interpreter print further lines after the reason."""
 _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|(CUDA|HIP|CUDNN|NCCL)\b.{0,40}out of memory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
     r"|cudaErrorMemoryAllocation|can't allocate memory|Cannot allocate memory|^MemoryError\b|std::bad_alloc"
@@ -35,12 +35,11 @@ _KILL = 9
 def answer(
     error: DynotuneError, folder: Path, kills_before: int | Unknown, facts: Facts, env: Mapping[str, str]
 ) -> tuple[Ended, str]:
-    """Return why an arm gave no value, and the most telling line of its output.
+    """Return why an arm gave no value, and the output line that shows the reason best.
 
-    `kills_before`: the kernel's kills for lack of memory before the run; `facts`: of the machine at that time.
+    `kills_before`: number of the kernel's out-of-memory kills before the run; `facts`: facts about the machine then.
 
-    Raises:
-        CannotRunHere: the machine failed, not the arm: the disk is full, the GPU is gone.
+    Raises CannotRunHere: the machine failed, not the arm: the disk is full, or the GPU is gone.
     """
     if not has_room(folder):
         raise error
@@ -64,7 +63,7 @@ def answer(
 
 
 def rejection(outcome: Outcome) -> str:
-    """Return the first rejection in a run whose settings did not all take effect."""
+    """Return as text why the first setting that did not take effect was rejected."""
     first = outcome.rejected[0]
     if isinstance(first.found, Unknown):
         return first.found.reason
@@ -73,7 +72,7 @@ def rejection(outcome: Outcome) -> str:
 
 
 def _refuse_lost_gpu(lines: Sequence[str], num_gpus: object, env: Mapping[str, str]) -> None:
-    """Raise if a GPU is gone, because every arm then fails and none is to blame."""
+    """Raise CannotRunHere if a GPU is gone, because then every arm fails through no fault of its settings."""
     if not num_gpus or isinstance(num_gpus, Unknown):
         return
     said = next((line for line in reversed(lines) if _GPU_LOST.search(line)), "")

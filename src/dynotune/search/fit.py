@@ -1,9 +1,10 @@
 """Fit arms to runs in blocks: the logarithm of a value is the block's level plus the arm's.
 
-A block's level is estimated from all its runs, not only from the baseline's, so one stalled run of the baseline does
-not make all other arms look fast. All arms share one estimate of the spread, since two or three runs alone give none;
-it is widened for an arm whose own runs spread more. Runs far from the fit weigh less, as under Student's t: with stalls
-and heavy tails, the mean of a few runs finds only half as many gains. A comparison weighs all runs equally.
+A block's level is estimated from all runs of the block, not only from the baseline's, so one stalled run of the
+baseline does not make all other arms look fast. All arms share one estimate of the spread, since two or three runs give
+no estimate; for an arm whose own runs spread more, the estimate is widened. Runs far from the fit weigh less, as under
+Student's t: with stalls and heavy tails, the mean of a few runs finds only half as many gains. A comparison weighs all
+runs equally.
 """
 
 import math
@@ -21,9 +22,9 @@ Array = npt.NDArray[np.float64]
 CONFIDENCE = 0.95
 # Degrees of freedom of Student's t for the runs' noise.
 TAILS = 4.0
-# If runs are normal after all, weighting makes the spread look smaller than it is, by this factor.
+# For normally distributed runs, weighting makes the spread look smaller than the true spread, by this factor.
 WIDENED = 1.18
-# In an arm's own spread, the spread of all arms counts as this many runs.
+# The spread of all arms counts as this many runs in the estimate of an arm's own spread.
 PRIOR_RUNS = 3
 _ROUNDS = 8
 _NO_RANK = 1e-9
@@ -36,7 +37,7 @@ class Gain(NamedTuple):
     Args:
         se: standard error of the gain; infinite if there are too few runs to estimate the noise.
         df: degrees of freedom of `se`.
-        num_blocks: number of blocks with the arm that is in fewer of them.
+        num_blocks: number of blocks that contain the arm, for the arm in fewer blocks.
     """
 
     log: float
@@ -95,7 +96,7 @@ class Fit:
         for _ in range(_ROUNDS):
             share = in_block * weights[:, None]
             size = np.maximum(share.sum(axis=0), _NO_RANK)[:, None]
-            # Remove the blocks' levels from both sides; the arms' levels within blocks are left.
+            # Subtract the blocks' levels from indicators and values; what remains are the arms' levels within blocks.
             x = design - in_block @ (share.T @ design / size)
             y = logs - (in_block @ (share.T @ logs[:, None] / size))[:, 0]
             values, vectors = np.linalg.eigh((x.T * weights) @ x)
@@ -114,7 +115,7 @@ class Fit:
         self._num_runs = design.sum(axis=0)
 
     def of_a_pair(self, *keys: str) -> Spread | None:
-        """Return the spread of two runs' log ratio in one block, at least these arms' own; None if runs are too few."""
+        """Return the spread of the log ratio of two runs in a block, at least the arms' own; None with too few runs."""
         if self.df < 1:
             return None
         spread = self._spread(*(self._arms[key] for key in keys))
@@ -124,7 +125,7 @@ class Fit:
         return self._in_blocks.get(arm, 0)
 
     def gain(self, arm: str, against: str = "") -> Gain | None:
-        """Return the gain; None if no chain of blocks connects the two arms."""
+        """Return the gain of one arm over another; None if no chain of blocks connects the two arms."""
         if arm not in self._arms or against not in self._arms:
             return None
         contrast = np.zeros(len(self._arms))
@@ -137,7 +138,7 @@ class Fit:
         return Gain(float(contrast @ self._logs), se, self.df, min(self._in_blocks[arm], self._in_blocks[against]))
 
     def _spread(self, *arms: int) -> float:
-        """Return a run's spread: that of all arms, or more if the runs of these arms spread more."""
+        """Return the spread of a run: the spread of all arms, or more if runs of the given arms spread more."""
         if not arms:
             return WIDENED * math.sqrt(self._variance)
         own = [(PRIOR_RUNS * self._variance + self._own[arm]) / (PRIOR_RUNS + self._num_runs[arm]) for arm in arms]
@@ -145,14 +146,14 @@ class Fit:
 
 
 def _indicators(at: list[int], num: int) -> Array:
-    """Return one row per run, with a one in the run's column."""
+    """Return a matrix of zeros with one row per run, and a one in the column of the run's arm or block."""
     found = np.zeros((len(at), num))
     found[np.arange(len(at)), at] = 1.0
     return found
 
 
 def counts(trial: Trial) -> bool:
-    """Tell whether the trial was measured without disturbance from outside."""
+    """Return whether the trial is a run in a block, has a value, and was not disturbed from outside."""
     return trial.ended == "measured" and not trial.void and trial.value is not None and trial.block > 0
 
 

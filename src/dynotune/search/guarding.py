@@ -15,7 +15,7 @@ from dynotune.search.bench import Arm, arm
 
 
 class Guards:
-    """Results so far; `known`: those of earlier attempts. The baseline's runs serve all arms."""
+    """Results of guards so far; `known`: results of earlier attempts. All arms share the baseline's runs."""
 
     def __init__(self, run: RunSpec, folder: Path, facts: Facts, known: Sequence[Guarded]) -> None:
         self._run, self._folder, self._facts = run, folder, facts
@@ -26,8 +26,7 @@ class Guards:
     def of(self, one: Arm, limit_s: float) -> Guarded | Unknown | None:
         """Compare the arm's results; None if none of its settings changes rounding. `limit_s`: seconds for each run.
 
-        Raises:
-            CannotRunHere: the disk is full.
+        Raises CannotRunHere: the disk is full.
         """
         chosen = arm(guarded(one.settings))
         if not self.is_known(one):
@@ -36,11 +35,11 @@ class Guards:
 
     @property
     def told(self) -> list[Guarded]:
-        """Return the known results, in the order in which they became known."""
+        """Return the known results in the order in which they were found."""
         return [one for one in self._found.values() if isinstance(one, Guarded)]
 
     def seen(self, one: Arm, event: dict[str, Any]) -> None:
-        """Keep the comparison of calls within a running program if results are right; else separate runs decide."""
+        """Keep a comparison of calls within a running program if its results are right; else separate runs decide."""
         if self.is_known(one):
             return
         chosen = arm(guarded(one.settings))
@@ -49,7 +48,7 @@ class Guards:
             self._found[chosen.key] = found
 
     def is_known(self, one: Arm) -> bool:
-        """Tell whether the answer needs no run."""
+        """Return whether the result is known without a run."""
         chosen = arm(guarded(one.settings))
         return not chosen.settings or self._known(chosen) is not None
 

@@ -14,9 +14,9 @@ from dynotune.search.running import Search, gave_nothing, outcome_of_failure
 from dynotune.search.switch import proved_within, switched
 
 LATE = "the time was too short to decide it"
-# A gain worth having, for the number of pairs that the noise requires.
+# The gain for which the required number of pairs is computed.
 WORTH_HAVING = 1.05
-# Share of the runs; above it, the verdict is that the machine was not quiet.
+# If a larger share of the runs than this is disturbed, the verdict is that the machine was not quiet.
 MOST_VOID = 0.5
 _POWER_Z = 0.8416  # for a power of 80%
 _BROKEN: tuple[OutcomeKind, ...] = ("failed", "out-of-memory", "rejected", "wrong-results")
@@ -44,7 +44,7 @@ def conclude(work: Search) -> None:
 
 
 def _within(work: Search) -> Comparison | None:
-    """Return a proof from blocks within one process, or their last result, if fresh runs decided nothing."""
+    """Return the proof, or else the last result, from blocks within one process, if fresh runs were undecided."""
     study = work.study
     if study.confirmed is not None and study.confirmed.verdict not in (None, "undecided"):
         return None
@@ -55,7 +55,7 @@ def _within(work: Search) -> Comparison | None:
 
 
 def pairs_needed(sd: float) -> int:
-    """Return how many pairs detect a gain worth having in 80% of cases; `sd`: of the logarithm of a run's value."""
+    """Return how many pairs detect a relevant gain in 80% of cases; `sd`: standard deviation of a run's log value."""
     from scipy.special import ndtri
 
     z = float(-ndtri((1 - CONFIDENCE) / 2)) + _POWER_Z
@@ -65,7 +65,7 @@ def pairs_needed(sd: float) -> int:
 def _noise(trials: list[Trial]) -> tuple[float | None, float | None]:
     """Return the standard deviation of the logarithm of a run's value, from the baseline's runs.
 
-    The second value excludes slow drift, which pairs cancel: from one run to the next. None for too few runs.
+    The second value, from differences of successive runs, excludes slow drift, which pairs cancel. None with few runs.
     """
     logs = [math.log(value_of(trial)) for trial in trials if trial.arm == "" and counts(trial)]
     df = len(logs) - 1
@@ -127,7 +127,7 @@ def _broken(study: Study, selected: list[Setting]) -> str:
 
 
 def _disturbed(study: Study) -> str:
-    """Return how many runs do not count, if most do not; else ""."""
+    """Return a text on how many runs do not count, if most runs do not count; else ""."""
     timed = [trial for trial in study.trials if trial.ended == "measured" and trial.block > 0]
     num_void = sum(bool(trial.void) for trial in timed)
     if num_void <= MOST_VOID * len(timed):
@@ -211,7 +211,7 @@ def _other_value(study: Study, one: Candidate) -> CandidateOutcome | None:
 
 
 def _worth(study: Study, one: Candidate) -> Estimate | None:
-    """Return the last estimate of all settings against all settings without this one."""
+    """Return the last estimate of the arm with all settings against the arm without the given setting."""
     found = (
         each for each in reversed(study.estimates) if each.phase == "prune" and (each.against or " " not in each.arm)
     )

@@ -2,9 +2,9 @@
 
 The bundle runs against the baseline, and against itself without each of its settings, in blocks of random order. One
 Holm test at 5%, over a number of blocks that is fixed before the first run, decides which settings stay. If two
-settings save the same work, the bundle is as fast without either one: if it is faster than the settings that stayed,
-the others are added back one at a time, each at its share of another 5%. If the bundle does not win, it goes on without
-the costliest setting; if that does not win either, each setting runs alone.
+settings save the same work, the bundle is as fast without either setting. So if the bundle is faster than the settings
+that stayed, the dropped settings are added back one at a time, each at its share of another 5%. If the bundle is not
+faster than the baseline, the costliest setting is dropped; if the bundle is still not faster, each setting runs alone.
 
 If there is no time for a block of all these arms, the most promising settings are not left out: they are then proved
 only as part of the whole.
@@ -26,7 +26,7 @@ from dynotune.search.switch import fresh_fits, fresh_s, proved_within, switched
 
 FEWEST_BLOCKS, MOST_BLOCKS = 2, 6
 CONFIRMING_PAIRS = 2 * MIN_PAIRS
-"""Pairs of the confirmation, for which the blocks leave time."""
+"""Number of confirmation pairs for which the blocks of a round leave time."""
 
 
 def prune(work: Search) -> list[Setting]:
@@ -36,7 +36,7 @@ def prune(work: Search) -> list[Setting]:
         if proved is not None:
             return _as_launched(work, proved.candidate_settings)
         if work.alive():
-            # No round is begun that could not be finished.
+            # A round begins only if the time is enough to finish the round.
             needed_s, run_s = work.study.budget_s - work.bench.left_s() + fresh_s(work), work.bench.run_s(BASELINE)
             needed = f"a proof by fresh runs needs a --budget of {needed_s:.0f} s at least"
             work.warn(f"A run takes about {run_s:.0f} s: {needed}.")
@@ -52,7 +52,7 @@ def prune(work: Search) -> list[Setting]:
             return []
         first = _planned(work, whole)
         if first is None:
-            # The confirmation answers all that the time left can answer.
+            # The remaining time is enough for the confirmation only.
             return whole
         work.update(rounds=[first])
         names = words.names(whole)
@@ -105,7 +105,7 @@ def _right(work: Search, settings: list[Setting]) -> list[Setting]:
 def _built_anew(
     work: Search, ordered: list[Candidate], failure: Callable[[Arm], Trial | None], *, beside: bool = False
 ) -> list[Setting]:
-    """Add settings one at a time and return those that did not fail; `beside`: name the others when one failed."""
+    """Add settings one at a time; return the settings that did not fail. `beside`: name the others after a failure."""
     kept = list[Setting]()
     for one in needed_first(ordered):
         larger = complete([*kept, one.setting], work.study.candidates)
@@ -126,11 +126,11 @@ def _built_anew(
 
 
 def _planned(work: Search, whole: list[Setting]) -> Round | None:
-    """Return the first round; None if there is no time for a run that leaves a setting out, or only one setting."""
+    """Return the first round; None with a single setting, or without time for a run that leaves a setting out."""
     ordered = in_predicted_order(work)
     knobs = {setting.knob for setting in whole}
     values = [one.setting for one in ordered if one.setting not in whole and one.setting.knob in knobs]
-    # The most promising setting is left out last: it most likely stays.
+    # The round leaves the most promising setting out last, since this setting most likely stays.
     tested = whole[::-1] if len(whole) > 1 else []
     num_blocks = MOST_BLOCKS
     while tested or values:
@@ -167,7 +167,7 @@ def _affordable_blocks(work: Search, arms: Sequence[Arm], num_later: int = 0) ->
 
 
 def _run(work: Search, round_: Round) -> None:
-    """Run what is left of the round; it ends early if the bundle shows no gain."""
+    """Run the remaining blocks of the round; the round ends early if the bundle shows no gain."""
     whole = arm(round_.whole)
     arms = [BASELINE, whole, *map(arm, [*round_.arms.values(), *round_.values.values()])]
     first, last = round_.first_block, round_.first_block + round_.num_blocks
@@ -183,7 +183,7 @@ def _next_block(work: Search) -> int:
 
 
 def _compared(work: Search, larger: Arm, smaller: Arm, label: str) -> Gain | None:
-    """Return the gain of one arm over another, from more blocks if necessary; None if there is no time for them."""
+    """Return the gain of one arm over another, from more blocks if needed; None without time for these blocks."""
     found = Fit(work.trials("prune")).gain(larger.key, smaller.key)
     if found is not None and found.num_blocks >= FEWEST_BLOCKS:
         return found
@@ -251,12 +251,12 @@ def _corrected(work: Search, gains: dict[str, Gain], arms: dict[str, tuple[Arm, 
 
 
 def _knob(id_: str) -> str:
-    """Return the knob of a setting, whose better value may replace the one that was left out."""
+    """Return the knob of a setting; another value of the knob may replace the value that was left out."""
     return id_.partition("=")[0]
 
 
 def _best_values(round_: Round, fit: Fit) -> list[Setting]:
-    """Return the bundle, with another value of one knob if that was faster."""
+    """Return the bundle, with another value of one knob if the other value was faster."""
     gains = {id_: fit.gain(arm(settings).key, arm(round_.whole).key) for id_, settings in round_.values.items()}
     better = {id_: gain.log for id_, gain in gains.items() if gain is not None and gain.log > 0}
     return round_.values[max(better, key=lambda id_: better[id_])] if better else round_.whole
@@ -280,7 +280,7 @@ def _with_those_missed(
         work.estimate([replace(estimate_of(arm(larger).key, arm(kept).key, "prune", gain), corrected_over=len(log_of))])
         if gain.p <= level:
             kept = larger
-    # Only the whole is known to be faster than the baseline.
+    # Only all settings together are known to be faster than the baseline.
     return whole
 
 

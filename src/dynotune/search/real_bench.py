@@ -49,7 +49,7 @@ from dynotune.search.within_run import WithinRun
 GRACE_RUNS = 0.5
 GUARD_LIMIT_S = 900.0
 STEPS_OF_A_BLOCK = 40
-"""Steps of a block, with those that do not count; a guess until a block has been run."""
+"""Steps of a block, including steps that do not count; a guess until a block has been run."""
 RUNS_WORTH_LANES = 5
 """Runs that make lanes worth it: a pilot and two pairs in each of two lanes take as long and give four pairs."""
 OUT_OF_TIME = "the time was up before it was done"
@@ -59,12 +59,12 @@ class RealBench:
     """Bench that runs arms of one study in its folder. `add_to` writes to the study what must outlive an attempt.
 
     Args:
-        request: how the command is run, with the settings that all runs have.
+        request: how the command is run, including the settings that all runs have in common.
         elapsed_s: seconds of earlier attempts and of this one so far.
         guess_s: seconds of a run, until one has been measured.
-        runner: of a live run of the command as it is, which may go on; it ends before anything else runs.
+        runner: runner of a live run of the unchanged command, which may continue; it ends before any other run.
         wanted: lanes, as `lanes.wanted` found them.
-        hosts: hosts that run blocks beside this one, which then has no lanes.
+        hosts: further hosts that run blocks; this host then has no lanes.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class RealBench:
         return self._launch(BASELINE, "pilot", folder, limit_s(self._request, None), lane)
 
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
-        """Run as `Bench.run`; DynotuneError if the command as it is fails, or the machine."""
+        """Run as `Bench.run` does. Raises DynotuneError: the unchanged command failed, or the machine."""
         with self.side.lock:
             self._within.end()
             if phase != "pilot":
@@ -358,7 +358,7 @@ class RealBench:
         )
 
     def _window(self) -> WindowPlan:
-        """Plan the window of all runs by the pilots so far and the time left."""
+        """Plan the timed window of all runs from the pilots so far and the remaining time."""
         others = [outcome for key, outcome in self._pilots.items() if key != BASELINE.key]
         return study_window(
             self._request,
@@ -379,7 +379,7 @@ class RealBench:
         return self._once_warm_s(key, pilot.plan_window(request, [outcome]).run_s, usual_s)
 
     def _once_warm_s(self, key: str, own_s: float, usual_s: float) -> float:
-        """Return the seconds of a run; for an arm that compiles, with warm caches."""
+        """Return the seconds of a run of an arm; for an arm that compiles, of a run with warm caches."""
         warms = any(one.needs_warm_cache and f" {one.id} " in f" {key} " for one in self._study.candidates)
         if not warms or self._request.caches == "cold" or own_s <= usual_s:
             return own_s

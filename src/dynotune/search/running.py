@@ -17,7 +17,7 @@ from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import Gain, counts
 from dynotune.text import words as formats
 
-# A disturbed run is repeated at most this often; then its block goes on without the run.
+# A disturbed run is repeated at most this often; then its block continues without the run.
 MOST_REPEATS = 2
 LOST = "its host was lost before the block was whole"
 
@@ -27,7 +27,7 @@ class OutOfTime(Exception):
 
 
 class Search:
-    """A study in progress. `study` has everything that must outlive an attempt."""
+    """A study in progress. `study` contains all data that later attempts need."""
 
     def __init__(self, study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> None:
         self.study = study
@@ -41,7 +41,7 @@ class Search:
 
     @property
     def margin(self) -> float:
-        """Return the margin as the logarithm of a ratio."""
+        """Return the margin (difference that counts as equal) as the logarithm of a ratio."""
         return math.log1p(self.study.margin)
 
     def trials(self, *phases: Phase) -> list[Trial]:
@@ -73,7 +73,7 @@ class Search:
             self.update(outcomes={**self.study.outcomes, **outcomes})
 
     def estimate(self, estimates: Iterable[Estimate]) -> None:
-        """Record the estimates, replacing earlier ones of the same arms in the same phase."""
+        """Record the estimates, which replace earlier estimates of the same arms in the same phase."""
         new = {(one.arm, one.against, one.phase): one for one in estimates}
         old = {(one.arm, one.against, one.phase): one for one in self.study.estimates}
         if any(old.get(key) != one for key, one in new.items()):
@@ -131,20 +131,20 @@ class Search:
             raise OutOfTime
 
     def run_blocks(self, arms: Iterable[Arm], phase: Phase, blocks: Iterable[int]) -> None:
-        """Run what is left of the blocks, side by side if there are lanes; a block stays in its lane."""
+        """Run the remaining blocks, concurrently if lanes exist; all runs of a block are in one lane."""
         among, distinct = self.bench.all_lanes(), list(dict.fromkeys(arms))
         with self.bench.side as side:
             begun = []
             for block in blocks:
                 lane = among[block % len(among)]
                 begun.append(side.begin(lane, partial(self._run_block, distinct, phase, block, lane)))
-            # A block that has no time for its next run does not cut the others short.
+            # If one block has no time for its next run, the other blocks continue.
             wait(begun)
             for one in begun:
                 one.result()
 
     def _run_block(self, arms: Sequence[Arm], phase: Phase, block: int, lane: lanes.Lane) -> None:
-        """Run what is left of the block, in a random order. An arm that failed before is left out."""
+        """Run the remaining arms of the block in random order. An arm that failed before is left out."""
         order = sorted(arms, key=lambda one: one.key)
         random.Random(f"{self.study.run.seed} {phase} {block}").shuffle(order)
         with self.bench.side.lock:
@@ -164,7 +164,7 @@ class Search:
     def in_turn(
         self, order: Sequence[Arm], phase: Phase, block: int, lane: lanes.Lane, repeats: int = MOST_REPEATS
     ) -> None:
-        """Run the arms one after another on the lane's host. With `repeats` 0, a run that does not count ends this."""
+        """Run arms one after another on the lane's host. With `repeats` 0, a run that does not count ends the list."""
         if not order or (lane.host and self._elsewhere(order, phase, block, lane, repeats)):
             return
         for one in order:
@@ -175,7 +175,7 @@ class Search:
                 return
 
     def _elsewhere(self, order: Sequence[Arm], phase: Phase, block: int, lane: lanes.Lane, repeats: int) -> bool:
-        """Wait for the block from the lane's host; False if it has to run here, since no host is left.
+        """Wait for the block from the lane's host; False if no host is left, so that the block has to run here.
 
         Raises RecordError: the result does not match the request.
         """
@@ -200,7 +200,7 @@ class Search:
 
 
 def gave_nothing(trial: Trial) -> bool:
-    """Tell whether the arm itself failed, or was measured without a value. A pilot needs no value."""
+    """Return whether the arm itself failed or gave no value. A pilot needs no value."""
     if trial.void:
         return False
     if trial.ended != "measured":
@@ -217,7 +217,7 @@ def alone(candidate: Candidate) -> Arm:
 
 
 def in_predicted_order(work: Search) -> list[Candidate]:
-    """Return the candidates without an outcome, those that may gain most first."""
+    """Return the candidates without an outcome, sorted by the largest possible gain."""
     return [one for one in worth_trying(work.study) if one.id not in work.study.outcomes]
 
 

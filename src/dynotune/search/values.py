@@ -151,8 +151,7 @@ def beside_workers(settings: Sequence[Setting], present: Present) -> list[Settin
 def some(knob_id: str, present: Present, cores: int | None) -> list[Setting]:
     """Return values to try for a knob that the user names without a value, except the program's own value.
 
-    Raises:
-        UsageError: the knob takes too many values to choose from.
+    Raises UsageError: the knob takes too many values to choose from.
     """
     knob = knobs.get(knob_id)
     values: Sequence[Scalar] = knob.values

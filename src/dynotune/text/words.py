@@ -1,4 +1,4 @@
-"""Write numbers and verdicts as people read them. Pure text; None is written as unknown, never as zero."""
+"""Format numbers and verdicts as text for people. None is written as unknown, never as zero."""
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +11,7 @@ from dynotune.schema.setting import Setting
 UNKNOWN = "unknown"
 # Up to this ratio a percentage is easier to read than a factor.
 LARGE_RATIO = 1.1
-# Beyond these ratios, the value is unknown or something else went wrong, so no digits are shown.
+# Ratios beyond these come from an unknown value or an error, so no digits are shown.
 LARGEST_RATIO, SMALLEST_RATIO = 100.0, 0.01
 # An interval from below the first to above the second decides nothing, so none of its digits is shown.
 OPEN_BELOW, OPEN_ABOVE = 0.1, 10.0
@@ -158,12 +158,12 @@ def change(seconds: float | None, *, column: bool = False) -> str:
 
 
 def share(part: float | None) -> str:
-    """Write a part of one as a percentage."""
+    """Write a fraction (0 to 1) as a percentage."""
     return UNKNOWN if part is None else f"{part:.0%}"
 
 
 def fine_share(part: float | None) -> str:
-    """Write a part of one as a percentage, with tenths below ten, so that small parts differ and none reads as zero."""
+    """Write a fraction as a percentage, with tenths below 10%, so that small fractions differ and none is 0%."""
     if not part or part >= 0.0995:
         return share(part)
     return f"{part:.1%}" if part >= 0.0005 else "< 0.1%"
@@ -280,7 +280,7 @@ def _percent(share: float, *, least: float, most: float, sign: str = "") -> str:
 
 
 def _more(ratio: float) -> str:
-    """Write how much more is used, for a ratio above 1."""
+    """Write how much more memory or energy is used, for a ratio above 1."""
     return f"{ratio:.2f} times the" if ratio >= 2 else f"{100 * (ratio - 1):.2g}% more"
 
 

@@ -1,8 +1,8 @@
 """Recorded traces: readers make a `Timeline` of a file, from which facts, causes and predictions follow.
 
-`readers/` parse files, `facts/` describe a window, `causes/` attribute lost time, `what_if/` replays the timeline under
-another condition, `snapshot/` reads memory snapshots. `summarise` combines facts and causes of a trace, `difference`
-compares two summaries. `files_of` and `arrange` interpret the files that a user names.
+`readers/` parse files, `facts/` describe a time window, `causes/` attribute lost time, `what_if/` replays the timeline
+under another condition, `snapshot/` reads memory snapshots. `summarise` combines facts and causes of a trace,
+`difference` compares two summaries. `files_of` and `arrange` interpret the files that a user names.
 
 Elsewhere: the agent records traces, `doctor` gives advice, `report.trace` builds tables.
 """

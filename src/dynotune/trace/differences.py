@@ -14,9 +14,10 @@ NO_PROOF = "one recording of each proves nothing, `dynotune compare` measures in
 def difference(before: TraceSummary, after: TraceSummary) -> TraceDifference:
     """Return what changed from `before` to `after`; causes with the largest change first.
 
-    Times are those of the window, divided by its steps if both traces know them. A cause that only one of the two names
-    counts 0 in the other. Causes with the same id and place are the same; a place whose line moved within its file is
-    still the same. If only one of the traces has stacks, the only cause of an id is the same, too.
+    Times are those of the time window, divided by the number of steps if both traces know their steps. A cause that
+    only one trace names counts 0 in the other trace. Causes with the same id and place are matched; a place whose
+    source line moved within its file still matches. If only one of the traces has stacks, the only causes of an id
+    match, too.
     """
     per: Literal["step", "window"] = "step" if before.num_steps and after.num_steps else "window"
     num_before = before.num_steps if per == "step" and before.num_steps else 1
@@ -63,7 +64,7 @@ def _verdict(
 
 
 def _matched(before: list[Cause], after: list[Cause]) -> list[tuple[list[Cause], list[Cause]]]:
-    """Return the causes of each trace that are the same; [] if the other trace has none."""
+    """Return matched causes of the two traces; [] for a trace that lacks the cause."""
     old, new = list(_by(before, _exactly).values()), list(_by(after, _exactly).values())
     pairs: list[tuple[list[Cause], list[Cause]]] = []
     for key in (_exactly, _without_line, _only_id):
@@ -107,7 +108,7 @@ def _by(items: list[T], key: Callable[[T], Hashable]) -> dict[Hashable, list[T]]
 
 def _at(where: Place) -> str:
     name = where.function or where.operator or where.call
-    # In a sentence, the file's name without folders is enough.
+    # In a sentence, a file's name without its folders is enough.
     match = re.fullmatch(r"(?:.*/)?([^/]+)\((\d+)\): (.*)", name, flags=re.DOTALL)
     if match is not None:
         name = f"{match[1]}:{match[2]} {match[3]}"
@@ -115,7 +116,7 @@ def _at(where: Place) -> str:
 
 
 def _lengths(change: CauseChange) -> str:
-    # A trace that does not name a cause may still contain it.
+    # A trace whose summary does not list a cause may still contain a small loss of that cause.
     before, after = (
         words.duration(seconds) if seconds else "not seen" for seconds in (change.before_s, change.after_s)
     )

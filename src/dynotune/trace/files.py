@@ -1,4 +1,4 @@
-"""Interpret the named files: one trace of several ranks, or two traces to compare."""
+"""Interpret the files that the user names: one trace of several ranks, or two traces to compare."""
 
 import os
 import re
@@ -15,17 +15,17 @@ Question = Literal["compare", "ranks"] | None
 SNAPSHOTS = (".pickle", ".pkl")
 PICKLED = b"\x80"
 TRACES = (".json", ".json.gz", ".sqlite")
-# Enough of a file to recognise it: a trace names its events, or its first event, near the beginning.
+# Bytes that are enough to recognise a trace: its list of events, or its first event, is near the beginning.
 HEAD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """The traces to read, each a list of processes.
+    """The traces to read; each trace is a list of processes.
 
     Args:
         traces: one trace, or the traces before and after.
-        why: a sentence for the user if the user did not ask for this arrangement and another was possible; else "".
+        why: a sentence for the user if dynotune chose this arrangement although another was possible; else "".
     """
 
     traces: tuple[list[Timeline], ...]
@@ -33,9 +33,9 @@ class Arrangement:
 
 
 def files_of(arguments: Sequence[Path]) -> list[list[Path]]:
-    """Return the files that each argument stands for: itself, or the traces of a folder by name.
+    """Return the files that each argument names: the file itself, or the traces in a folder, sorted by name.
 
-    Raises UsageError: the argument is missing, or a folder without a trace; or a file is named twice.
+    Raises UsageError: an argument does not exist or is a folder without a trace, or a file is named twice.
     """
     found = [_files_of(argument) for argument in arguments]
     seen: dict[Path, Path] = {}
@@ -49,9 +49,9 @@ def files_of(arguments: Sequence[Path]) -> list[list[Path]]:
 def arrange(arguments: Sequence[Sequence[Timeline]], asked: Question) -> Arrangement:
     """Arrange one trace of several ranks, or two to compare.
 
-    `arguments`: the processes found in the files of each argument.
+    `arguments`: for each argument, the processes found in its files.
 
-    Raises UsageError: the files are neither, or not what the user asked for.
+    Raises UsageError: the files are neither one trace nor two, or not the arrangement that the user asked for.
     """
     every = [timeline for timelines in arguments for timeline in timelines]
     if asked == "compare":
@@ -78,12 +78,12 @@ def arrange(arguments: Sequence[Sequence[Timeline]], asked: Question) -> Arrange
 
 
 def as_text(path: Path) -> str:
-    """Return the file's name with bytes that are not UTF-8 escaped, since JSON cannot contain them."""
+    """Return the file's name with every byte that is not UTF-8 escaped, since JSON cannot contain such bytes."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def is_snapshot(path: Path) -> bool:
-    """Tell whether the file is a pickle; its reader checks the content. Raises UsageError: the file cannot be read."""
+    """Return whether the file is a pickle, by its first bytes only. Raises UsageError: the file cannot be read."""
     try:
         with path.open("rb") as file:
             return path.suffix in SNAPSHOTS or file.read(1) == PICKLED
@@ -99,7 +99,7 @@ def _files_of(argument: Path) -> list[Path]:
     except (OSError, ValueError) as error:
         raise unreadable(str(argument), error) from error
     if not stat.S_ISDIR(mode):
-        # Pipes and devices can be read only once, or never end; traces are inspected before they are read.
+        # A pipe can be read only once and a device may never end, but traces are inspected before they are read.
         if not stat.S_ISREG(mode):
             raise UsageError(
                 f"{argument} is not an ordinary file, as a trace must be.",
@@ -125,12 +125,12 @@ def unreadable(what: str, error: OSError | ValueError) -> UsageError:
 
 
 def _in_natural_order(path: Path) -> list[tuple[int, str]]:
-    """Return a key that sorts rank-2 before rank-10."""
+    """Return a sort key for file names by which rank-2 comes before rank-10."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"([0-9]+)", path.name)]
 
 
 def _looks_like_a_trace(path: Path) -> bool:
-    """Tell whether a file of a folder is a trace, since other JSON may be there. An unreadable file counts as one."""
+    """Return whether a file in a folder looks like a trace, not like other JSON. Unreadable files count as traces."""
     if path.suffix == ".sqlite":
         return True
     import gzip
@@ -151,7 +151,7 @@ def _are_ranks(timelines: Sequence[Timeline]) -> bool:
 
 
 def _two(arguments: Sequence[Sequence[Timeline]]) -> tuple[list[Timeline], list[Timeline]]:
-    """Return before and after, from two arguments or from a folder with two traces."""
+    """Return the traces before and after a change, from two arguments or from a folder with two traces."""
     sides = [list(timelines) for timelines in arguments]
     if len(sides) == 1:
         by_source: dict[str, list[Timeline]] = {}

@@ -1,4 +1,4 @@
-"""Summarise timelines: all facts of all ranks. Defined in docs/reference/trace.md."""
+"""Summarise timelines: all facts about all ranks, as docs/reference/trace.md defines them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -28,9 +28,9 @@ from dynotune.trace.facts.source_locations import Places
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 NUM_GAPS = 20
-"""Most gaps that are listed, the longest of all devices."""
+"""Number of idle gaps that are listed: the longest gaps of all devices."""
 NOTED_SHARE = 0.01
-"""Share of the window: idle time without a known cause is mentioned from this share on."""
+"""Least share of the time window from which idle time without a known cause is mentioned."""
 
 
 def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
@@ -154,7 +154,7 @@ def _longest_gaps(facts: Sequence[RankFacts]) -> list[Gap]:
 
 
 def _unknown(facts: Sequence[RankFacts]) -> dict[str, Unknown]:
-    """Return the facts that the traces lack, according to the reader, and facts that were not found."""
+    """Return the facts that the traces lack according to their reader, and the facts that were not found in them."""
     reasons: dict[str, str] = {}
     for one in facts:
         reasons |= one.timeline.missing
@@ -193,7 +193,7 @@ def _notes(facts: RankFacts) -> list[str]:
 
 
 def _left_over_ns(facts: RankFacts) -> int:
-    """Return how long the busiest device worked on work without a recorded launch before any with one."""
+    """Return how long the busiest device ran work without a recorded launch before its first work with one."""
     device, start_ns = facts.timeline.device, facts.window[0]
     here = (device.device == facts.device) & (device.end_ns > start_ns)
     launched = device.start_ns[here & (device.launch != UNKNOWN)]

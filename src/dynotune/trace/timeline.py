@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 UNKNOWN = -1
-"""In integer columns, a value that the trace does not contain. It is never a measured value."""
+"""In integer columns, this number stands for a value that the trace does not contain; no measured value equals it."""
 
 
 class HostKind(IntEnum):
@@ -37,14 +37,14 @@ class DeviceKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostSpans:
-    """Work of the process on its cores; spans of one thread nest.
+    """Spans of the process's work on CPU cores, one per row; spans of one thread nest.
 
     Args:
-        start_ns, end_ns: int64; the end is not before the start.
-        kind: a `HostKind`, int8.
+        start_ns, end_ns: start and end of each span, int64; the end is not before the start.
+        kind: a `HostKind` per span, int8.
         name: index into `Timeline.names`, int32.
         thread: index into `Timeline.threads`, int32.
-        correlation: number that a CALL shares with the device work that it queued, int64; UNKNOWN for other kinds.
+        correlation: number that a CALL shares with the device work queued by the call, int64; UNKNOWN for other kinds.
     """
 
     start_ns: Ints
@@ -60,11 +60,11 @@ class HostSpans:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpans:
-    """Work on the process's devices.
+    """Spans of work on the process's devices, one per row.
 
     Args:
-        start_ns, end_ns: int64.
-        kind: a `DeviceKind`, int8.
+        start_ns, end_ns: start and end of each span, int64.
+        kind: a `DeviceKind` per span, int8.
         name: index into `Timeline.names`, int32. A copy has the name that torch's profiler gives it ("Memcpy HtoD
             (Pageable -> Device)"), whatever the recorder.
         device: CUDA's index of the device, int32.
@@ -92,8 +92,8 @@ class MemoryMarks:
     """The caching allocator's level after each allocation and release, in order of time.
 
     Args:
-        time_ns, allocated_bytes, reserved_bytes: int64.
-        device: int32; UNKNOWN for host memory.
+        time_ns, allocated_bytes, reserved_bytes: time of the event and the allocator's levels right after it, int64.
+        device: index of the device, int32; UNKNOWN for host memory.
     """
 
     time_ns: Ints
@@ -107,7 +107,7 @@ class MemoryMarks:
 
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
-    """A GPU as the recorder describes it; None and "" for values that the recorder leaves out."""
+    """Properties of a GPU from the recorder; None and "" stand for values that the recorder leaves out."""
 
     name: str = ""
     compute_capability: tuple[int, int] | None = None
@@ -118,15 +118,15 @@ class Timeline:
     """One process of a recorded program.
 
     Args:
-        source: the file from which it was read.
+        source: the file from which the timeline was read.
         recorder: "torch.profiler" or "nsys".
-        names: distinct names of spans.
-        threads: label of each thread, distinct within the process.
+        names: distinct names of all spans.
+        threads: one label per thread, distinct within the process.
         rank, world_size: None if the trace does not contain them.
-        clock_base_ns: offset of times to nanoseconds since 1970; None if the trace does not contain it.
-        notes: which parts are incomplete, in words for the user ("cut short: everything up to event 40,312").
-        missing: facts that this trace lacks, with the reason: "device", "launches", "stacks" and "memory" for every
-            recorder, and other facts that its reader found absent.
+        clock_base_ns: nanoseconds to add to times to get nanoseconds since 1970; None if the trace lacks this number.
+        notes: sentences for the user on incomplete data ("cut short: everything up to event 40,312").
+        missing: by fact that this trace lacks, the reason: "device", "launches", "stacks" and "memory" for every
+            recorder, and other facts that the reader did not find.
     """
 
     source: str
@@ -145,7 +145,7 @@ class Timeline:
 
     @property
     def devices(self) -> list[int]:
-        """Return indices of the devices that did something, ascending, with UNKNOWN for work on an unknown device."""
+        """Return the indices of devices with work, ascending; UNKNOWN stands for work on an unknown device."""
         # np.unique is avoided: its first call imports a package that takes longer than a small trace.
         device = self.device.device
         others = np.flatnonzero(device[1:] != device[:-1]) + 1
@@ -153,16 +153,16 @@ class Timeline:
 
 
 Table = TypeVar("Table", bound="DataclassInstance")
-"""Columns of equal length."""
+"""A table with columns of equal length."""
 
 
 def taken(table: Table, rows: Ints | NDArray[np.bool_] | slice) -> Table:
-    """Return some of the rows; `rows` indexes as numpy does."""
+    """Return the table with only the selected rows; `rows` is an index as in numpy."""
     return type(table)(*(getattr(table, column.name)[rows] for column in fields(table)))
 
 
 def joined(parts: Sequence[Table]) -> Table:
-    """Join the rows of one table after those of another."""
+    """Concatenate the rows of several tables."""
     columns = ([getattr(part, column.name) for part in parts] for column in fields(parts[0]))
     return type(parts[0])(*map(np.concatenate, columns))
 
@@ -176,13 +176,13 @@ def by_alphabet(names: Mapping[str, int]) -> tuple[list[str], Ints]:
 
 
 def touching(spans: HostSpans | DeviceSpans, window: tuple[int, int]) -> NDArray[np.bool_]:
-    """Tell whether each span overlaps the window [start, end) of nanoseconds, or begins in it."""
+    """Return for each span whether the span overlaps the window [start, end) of ns, or begins in the window."""
     inside: NDArray[np.bool_] = spans.start_ns < window[1]
     return inside & ((spans.end_ns > window[0]) | (spans.start_ns >= window[0]))
 
 
 def queued_ns(timeline: Timeline, rows: Ints) -> Ints:
-    """Return when the host queued each of these rows of the device; its start if the trace lacks that."""
+    """Return when the host queued each of the given device spans; the span's start if the trace lacks that time."""
     queued = timeline.device.start_ns[rows]
     launch = timeline.device.launch[rows]
     queued[launch != UNKNOWN] = timeline.host.start_ns[launch[launch != UNKNOWN]]
@@ -190,10 +190,10 @@ def queued_ns(timeline: Timeline, rows: Ints) -> Ints:
 
 
 def told_by_name(names: list[str], name: NDArray[np.int32], tell: Callable[[str], object]) -> NDArray[np.bool_]:
-    """Return for each row whether `tell` accepts its name; `tell` is called once per distinct name of the rows.
+    """Return for each row whether `tell` accepts the row's name; `tell` is called once per distinct name.
 
     Args:
-        names: of the timeline; `name`: index into it for each row, not UNKNOWN.
+        names: the timeline's names; `name`: for each row the index into `names`, not UNKNOWN.
     """
     said = np.zeros(len(names), dtype=bool)
     for index in np.flatnonzero(np.bincount(name, minlength=1)):
@@ -202,14 +202,14 @@ def told_by_name(names: list[str], name: NDArray[np.int32], tell: Callable[[str]
 
 
 def in_order(start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return rows in the order that the tables promise: by start, then the longer first, then as they were."""
+    """Return the row numbers in table order: by start, then the longer span first, then in the given order."""
     return np.lexsort((-end_ns, start_ns)).astype(np.int64, copy=False)
 
 
 def launches(correlation: Ints, calls: HostSpans) -> Ints:
-    """Return the row in `calls` of the CALL with each `correlation`; UNKNOWN if there is none.
+    """Return for each `correlation` the row in `calls` of the CALL with this number; UNKNOWN without such a call.
 
-    If several calls have the same correlation (a runtime call and the driver call inside it), the outermost one counts,
+    If several calls have the same correlation (a runtime call and a driver call inside it), the outermost call counts,
     which started first.
     """
     rows = np.flatnonzero((calls.kind == HostKind.CALL) & (calls.correlation != UNKNOWN))

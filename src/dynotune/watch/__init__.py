@@ -1,4 +1,4 @@
-"""Watch a live run: follow it, store it in bounded memory, judge it once a second, and show it.
+"""Watch a live run: follow its records, store values in bounded memory, analyse the run once a second, and show it.
 
 `Watcher` follows a run folder (`follower`, `processes`), stores values (`store`), and makes one `View` a second
 (`analysis`: the sentence and the alerts). Displays only show the view: `Lines` and `Screen` in the terminal, `Server`

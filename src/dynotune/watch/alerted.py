@@ -13,7 +13,7 @@ MOST_AT_ONCE, MOST_DETAILS = 4, 64
 
 
 class Begun:
-    """Filter for alerts that the previous view did not have."""
+    """Filter for alerts that the previous state did not have."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
@@ -27,7 +27,8 @@ class Commands:
     """Shell commands, started without waiting for each alert that begins.
 
     The command gets the alert as JSON (`schema.watch.Alert`) on its input: text that programs chose, such as names, is
-    never part of the command itself. At most four run at once; further alerts start none. They print to `output`.
+    never part of the command itself. At most four commands run at once; meanwhile further alerts start no command. The
+    commands' output goes to `output`.
     """
 
     def __init__(self, command: str, output: IO[str]) -> None:

@@ -1,6 +1,7 @@
-"""Judge the last seconds: the cause in one sentence, the step since when, and faults serious enough for an alert.
+"""Analyse the last seconds: the bottleneck in one sentence, its first step, and faults serious enough for an alert.
 
-Each second's `Look` becomes a `Moment`, and a change is a moment unlike the past ones. The guide explains the alerts.
+Each second's data (`Look`) become a result (`Moment`); a `Change` is a result unlike the past ones. The guide explains
+the alerts.
 """
 
 import math
@@ -19,9 +20,9 @@ WINDOW_S, LONGEST_WINDOW_S, FEWEST_STEPS = 10.0, 60.0, 10
 MINUTE_S = 60.0
 INPUT_BOUND, DEVICE_BOUND, DEVICE_IDLE = 0.25, 0.85, 0.05
 STILL = 0.6
-"""Part of a bound: a cause stays until its share falls below this, since shares of ten seconds vary."""
+"""Fraction of a cause's threshold: the cause stays until its share falls below this, since ten-second shares vary."""
 FEWEST_BINS, LONG_STEP_S, FEWEST_LONG = 5, 5.0, 3
-"""Seconds with steps that a pace needs; the number of seconds is smaller if steps are long."""
+"""Seconds with steps that are needed to compute a pace; fewer seconds are enough if steps are long."""
 DROP, BELOW_ALL = 0.9, 0.97
 """A pace is slow below this share of its usual past, if it is also below this share of the slowest usual pace."""
 PAST_S, FEWEST_PAST, MOST_MOMENTS, LOOKS = 20.0, 30, 600, 3
@@ -32,7 +33,7 @@ HALTED_S = 3.0
 STALL_S, STALL_STEPS, BUSY_STALL_S, QUIET_CORES = 10.0, 10.0, 300.0, 0.1
 WARM_S, LEAST_GROWTH_BYTES = 30.0, 64 << 20
 GROWTH = ((15.0, 600.0), (120.0, 3600.0), (600.0, 86400.0))
-"""Seconds in which memory has grown all along, and further seconds within which it would be full."""
+"""Seconds during which memory has grown steadily, and further seconds within which the memory would be full."""
 SLOWING = {"sw-power-cap", "hw-slowdown", "sw-thermal", "hw-thermal", "hw-power-brake"}
 CAUSES: dict[Cause, str] = {
     "input": "Input-bound: the loader lets each step wait {input} of its time",
@@ -44,14 +45,14 @@ CAUSES: dict[Cause, str] = {
 
 
 class Shares(NamedTuple):
-    """Shares of the steps' time: waits for input, and kernels on the GPU."""
+    """Shares of the time of steps: waits for input, and kernels on the GPU."""
 
     input: float
     device: float | None
 
 
 class Look(NamedTuple):
-    """Everything known about a run at one moment."""
+    """All data about a run at one point in time."""
 
     now: float
     begun_s: float
@@ -70,7 +71,7 @@ class Look(NamedTuple):
         return self.store.of(name, whose).over(self.now - length_s)
 
     def mean(self, name: str) -> float | None:
-        """Return the mean over the last ten seconds, over all ranks or GPUs that have the value."""
+        """Return a value's mean over the last ten seconds and over all ranks or GPUs that have the value."""
         found = [mean for whose in self.store.whose(name) if not math.isnan(mean := self.lately(name, whose).mean)]
         return fmean(found) if found else None
 
@@ -84,7 +85,7 @@ class Look(NamedTuple):
         return LONGEST_WINDOW_S
 
     def shares(self, length_s: float | None = None) -> Shares | None:
-        """Return recent shares of the steps' time; None without steps."""
+        """Return recent shares of the time of steps; None without steps."""
         step_s, wait_s = (
             sum(self.lately(name, rank, length_s or self.window_s(rank)).total for rank in self.ranks)
             for name in ("step", "wait")
@@ -99,16 +100,16 @@ class Look(NamedTuple):
         found = [each.mean for each in self.steps(self.now - self.window_s(self.ranks[0]))] if self.ranks else []
         if not found or len(found) < (FEWEST_BINS if median(found) < LONG_STEP_S else FEWEST_LONG):
             return None
-        # The last three seconds already exclude what has passed.
+        # The last three seconds already show whether the change has passed.
         return min(median(found), median(found[-3:]))
 
     def steps(self, begin_s: float) -> list[Bin]:
-        """Return the steps of the first rank, second by second."""
+        """Return the first rank's steps, grouped by second."""
         return self.store.of("step", self.ranks[0]).bins(begin_s)
 
 
 class Moment(NamedTuple):
-    """Findings of one look; `is_usual` unless its pace was slow."""
+    """Results for one second; `is_usual` unless the pace was slow."""
 
     at_s: float
     step: int
@@ -121,7 +122,7 @@ class Moment(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Change of the bottleneck: last moment of the old cause, first moment and first step of the new one."""
+    """Change of the bottleneck: last second of the old cause, first second and first step of the new cause."""
 
     before: Moment
     first: Moment
@@ -129,13 +130,13 @@ class Change(NamedTuple):
 
 
 class Analysis:
-    """Judges one look after another, and keeps the moments."""
+    """Analyses second after second, and keeps the results."""
 
     def __init__(self) -> None:
         self.past: deque[Moment] = deque(maxlen=MOST_MOMENTS)
 
     def judge(self, look: Look) -> tuple[Moment, list[Alert], Change | None]:
-        """Return this moment, its alerts, and the change that led to its cause."""
+        """Return this second's result, the alerts, and the change that led to the present cause."""
         shares, pace_s = look.shares(), look.pace_s()
         usual = [each for each in self.past if each.is_usual and each.pace_s and each.at_s <= look.now - PAST_S]
         is_usual = pace_s is None or len(usual) < FEWEST_PAST
@@ -156,7 +157,7 @@ class Analysis:
         return now, found, change
 
     def _change(self, look: Look, now: Moment) -> Change | None:
-        """Return a change of the cause, if the other cause lasts for at least three looks."""
+        """Return a change of the cause if the new cause has lasted for at least three seconds."""
         first, before, num_other = now, now, 0
         for each in reversed(self.past):
             if each.cause == now.cause:
@@ -170,7 +171,7 @@ class Analysis:
 
 
 def _first_step(look: Look, before: Moment, first: Moment) -> int:
-    """Return the first second whose steps are more like those after the change than those before it."""
+    """Return the first second whose steps resemble the steps after the change more than the steps before."""
     old_s, after = before.pace_s or math.nan, [each.mean for each in look.steps(first.at_s)]
     new_s = median(after) if after else first.pace_s or math.nan
     bins = [each for each in look.steps(before.at_s - WINDOW_S) if each.begin_s <= first.at_s]
@@ -190,7 +191,7 @@ def cause_of(look: Look, shares: Shares, before: Cause = "") -> Cause:
 
 
 def sentence(look: Look, now: Moment) -> str:
-    """Write the cause in words, with its reason."""
+    """Return a sentence on the cause and its reason."""
     if now.shares is None or now.cause not in CAUSES:
         return ""
     shares, cores = now.shares, words.UNKNOWN if now.cores is None else f"{now.cores:.1f}"
@@ -238,7 +239,7 @@ def throughput_drop(look: Look, now: Moment, usual: Sequence[Moment]) -> Iterato
 
 
 def _grown(look: Look, now: Moment, usual: Sequence[Moment], pace_s: float, usual_s: float) -> str:
-    """Return what takes longer in a step than before: the input, else the host, else the user of the cores."""
+    """Return as text what takes longer in a step than before: the input, the host, or another user of the cores."""
     before = [each.shares for each in usual if each.shares]
     if now.shares and before:
         more_s = now.shares.input * pace_s - fmean(each.input for each in before) * usual_s
@@ -265,7 +266,7 @@ def input_bound(look: Look) -> Iterator[Alert]:
 
 
 def rank_lag(look: Look) -> Iterator[Alert]:
-    """Report a rank that is behind the others, and the part of its step that takes longer."""
+    """Report a rank that is later than the other ranks, and the phase of its step that takes longer."""
     steps, wait_s = {}, {}
     for rank in look.ranks:
         step, wait = (look.lately(name, rank, look.window_s(rank)) for name in ("step", "wait"))
@@ -302,7 +303,7 @@ def memory_growth(look: Look) -> Iterator[Alert]:
 
 
 def growth(series: Series, now: float, room_bytes: float) -> float | None:
-    """Return bytes per second if the series grew all along and would soon reach the limit; None otherwise."""
+    """Return the growth in bytes per second if the series grew steadily and would soon reach the limit; else None."""
     for length_s, full_s in GROWTH:
         bins = series.bins(now - length_s)
         if len(bins) < 6 or bins[-1].begin_s - bins[0].begin_s < 0.8 * length_s:
@@ -316,7 +317,7 @@ def growth(series: Series, now: float, room_bytes: float) -> float | None:
 
 
 def stalled(look: Look) -> Iterator[Alert]:
-    """Report that no step has ended for long while no process works; or for very long."""
+    """Report that no step has ended for a long time while no process works, or for a very long time."""
     if not look.ranks:
         return
     ever = look.store.of("step", look.ranks[0]).ever

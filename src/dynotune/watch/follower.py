@@ -24,9 +24,9 @@ from dynotune.watch.store import Store
 
 MOST_MARKS = 200
 PAUSE, PAUSE_S = 10.0, 0.25
-"""A step of this many times the median, and at least this long, includes other work."""
+"""A step that takes this many times the median, and at least this many seconds, includes other work."""
 GONE_S = 5.0
-"""A run without a living process is over after this time, if dynotune did not record how it ended."""
+"""Seconds after which a run without a living process is over, if dynotune did not record the run's end."""
 
 
 class Rank:
@@ -41,7 +41,7 @@ class Rank:
 
 
 class Follower:
-    """Follows a run as it is now, without writing into its folder."""
+    """Follows a live run without writing into the run's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.store, self.processes = folder, Store(), Processes()
@@ -101,7 +101,7 @@ class Follower:
         self.is_over |= bool(self._known) and now - self._alive_s > GONE_S
 
     def _rank(self, record: Record) -> Rank | None:
-        """Return the rank of a record; None for a process that makes no steps, or none yet."""
+        """Return the rank of a process's record; None if the process has made no steps so far."""
         if record.pid not in self.ranks and record.steps and record.events.get("cycle"):
             number, taken = record.among_ranks("rank"), {rank.name for rank in self.ranks.values()}
             name = str(len(self.ranks) if number is None or str(number) in taken else number)
@@ -162,7 +162,7 @@ class Follower:
                 self._take_cores(before, sample)
 
     def _of_the_run(self, sample: probe.Sample, gpus: Sequence[probe.Gpu]) -> list[probe.Gpu]:
-        """Return the GPUs on which its processes were seen; before that, all but those that only others use."""
+        """Return the GPUs that the run's processes use; before any is seen, all GPUs that not only others use."""
         listed = {
             gpu.nvml_index: [] if isinstance(gpu.processes, Unknown) else gpu.processes
             for gpu in (gpus if sample.pids_comparable else [])

@@ -1,4 +1,4 @@
-"""Export the view as metrics: names and units by the conventions of Prometheus."""
+"""Export the state of a run as metrics: names and units follow the conventions of Prometheus."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ BUCKETS_S = tuple(float(f"{mantissa}e{power}") for power in range(-4, 3) for man
 
 
 def text(watcher: Watcher) -> bytes:
-    """Write all current metrics in Prometheus' format.
-
-    Raises CannotRunHere: prometheus-client is not installed.
-    """
+    """Write all current metrics in Prometheus' format. Raises CannotRunHere: prometheus-client is not installed."""
     try:
         from prometheus_client import generate_latest
     except ImportError as error:
@@ -73,7 +70,7 @@ def _gauges(view: View) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
 
 
 def buckets(whole: Bin) -> list[tuple[str, float]]:
-    """Return cumulative counts of a histogram, exact within a class's 4% at each bound."""
+    """Return cumulative counts of a histogram; each bucket's bound is exact within 4%, the width of a class."""
     counts = (whole.counts or {}).items()
     found = [(repr(le), float(sum(num for at, num in counts if WIDTH**at <= le * 1.0001))) for le in BUCKETS_S]
     return [*found, ("+Inf", float(whole.num))]

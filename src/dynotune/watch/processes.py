@@ -82,14 +82,14 @@ class Processes:
         self._known = {row.pid: self._known[row.pid] for row in rows}
 
     def kill(self) -> None:
-        """Kill the remaining processes, but none that has reused the id of an ended one."""
+        """Kill the remaining processes, but no process that has reused the id of an ended process."""
         for known in list(self._known.values()):
             with contextlib.suppress(psutil.Error):
                 known.process.kill()
 
 
 def stacks(pid: int, number: int, folder: Path) -> list[str]:
-    """Return where each Python thread is, by a signal that the process announced, if the process still catches it.
+    """Return the position of each Python thread, requested by the signal that the process announced and still catches.
 
     Each thread is described by its innermost call and its innermost line of user code; the main thread comes first.
     """

@@ -1,4 +1,4 @@
-"""Serve the view as a page that refreshes itself, as JSON, and for Prometheus, with the standard library's server."""
+"""Serve a run's state as a page that refreshes itself, as JSON, and for Prometheus, by Python's own server."""
 
 import hmac
 import ipaddress
@@ -26,8 +26,8 @@ HEADERS = {
 class Server:
     """Server of a watcher's view at `address`, HOST:PORT; port 0 takes a free one, see `url`.
 
-    The server answers only its own four paths, and only if the request's Host is the served address: a foreign page
-    cannot read it through a name of its own. Beyond loopback every request needs the token.
+    The server answers only its own four paths, and only if the request's Host is the served address: so a foreign page
+    cannot read the state through a domain name of its own. Beyond loopback every request needs the token.
 
     Raises:
         UsageError: no such address, or an address beyond loopback without a token.
@@ -91,7 +91,7 @@ class Server:
         return document.encode(found, indent=0)
 
     def _refused(self, query: dict[str, list[str]], headers: Any) -> str:
-        """Return why the request is refused; "" if it is not."""
+        """Return why the request is refused; "" for an accepted request."""
         if self._token is not None:
             given = headers.get("Authorization", "").removeprefix("Bearer ") or query.get("token", [""])[0]
             right = hmac.compare_digest(given.encode(), self._token.encode())

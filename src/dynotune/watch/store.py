@@ -1,4 +1,4 @@
-"""Store values of a run in bounded memory: the seconds of the last half hour."""
+"""Store values of a run in bounded memory: one bin per second for the last half hour."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections import Counter, deque
 from itertools import takewhile
 
 MOST_BINS = 1800
-"""Seconds that are stored."""
+"""Number of seconds (bins) that are stored."""
 WIDTH = 1.04
-"""Ratio of the ends of a class of step times: a quantile is exact within half of it, 2%."""
+"""Ratio of the upper to the lower end of a class of step times: quantiles are exact within 2%, half a class."""
 SHORTEST_S, LONGEST_S = 1e-7, 1e6
 MOST_SERIES = 1024
 
 
 class Bin:
-    """Values of one stretch of time, added up.
+    """Values of one interval of time, added up.
 
     Args:
-        first: number of its first step, for bins of steps.
+        first: number of the first step in the bin, for bins of steps.
         counts: number of values in each class of `WIDTH`, for series that need quantiles.
     """
 
@@ -58,7 +58,7 @@ class Bin:
 
 
 class Series:
-    """One value over time, in bins of a second."""
+    """The values of one quantity over time, in bins of one second."""
 
     def __init__(self, *, counted: bool = False) -> None:
         self._bins, self._counted = deque[Bin](maxlen=MOST_BINS), counted
@@ -66,7 +66,7 @@ class Series:
         self.last_s = -math.inf
 
     def add(self, time_s: float, value: float, number: int = 0) -> None:
-        """Add a value; a late value counts for the newest bin."""
+        """Add a value; a value that arrives late counts for the newest bin."""
         if not self._bins or time_s >= self._bins[-1].begin_s + 1.0:
             self._bins.append(Bin(math.floor(time_s), first=number, counted=self._counted))
         self._bins[-1].add(value)
@@ -98,9 +98,9 @@ class Store:
             series.add(time_s, value, number)
 
     def of(self, name: str, whose: str = "") -> Series:
-        """Return the series; an empty one if there is none."""
+        """Return the series of a quantity and an owner; an empty series if nothing was stored."""
         return self.series.get((name, whose)) or Series(counted=name == "step")
 
     def whose(self, name: str) -> list[str]:
-        """Return the owners of such a series, sorted by number."""
+        """Return the owners (ranks or GPUs) with a series of the quantity, sorted by number."""
         return sorted((of for known, of in self.series if known == name), key=lambda of: (len(of), of))

@@ -1,4 +1,4 @@
-"""Once a second: follow, judge, and pass the view to all displays."""
+"""Once a second: follow the run, analyse it, and pass its state to all displays."""
 
 import math
 import os
@@ -51,7 +51,7 @@ class Watcher:
             self.follower.processes.kill()
 
     def run(self) -> None:
-        """Look each second, until the run is over, an alert has lasted too long, or `stop` is called."""
+        """Update the displays each second, until the run is over, an alert lasts too long, or `stop` is called."""
         while not self._stopping.is_set():
             self.look(time.perf_counter())
             if self.follower.is_over or self.failed is not None:
@@ -59,7 +59,7 @@ class Watcher:
             self._stopping.wait(EVERY_S)
 
     def close(self, exit_code: int) -> None:
-        """Show the end of the run."""
+        """Show the run's last state on all displays."""
         self.follower.exit_code, self.follower.is_over = exit_code, True
         self.look(time.perf_counter())
 
@@ -79,7 +79,7 @@ class Watcher:
         return view
 
     def series(self, since_s: float = -math.inf) -> dict[str, dict[str, list[tuple[float, float, float]]]]:
-        """Return all stored values since then: name, owner, and (time, mean, most) of each bin."""
+        """Return all stored values from a time on: name, owner, and (time, mean, maximum) of each bin."""
         found: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
         with self.lock:
             for (name, whose), series in self.follower.store.series.items():

@@ -1,4 +1,4 @@
-"""Algorithms: which ones cuDNN and torch may use, and whether results must repeat bit by bit."""
+"""Algorithms that cuDNN and torch may use, and whether results must repeat bit by bit."""
 
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule

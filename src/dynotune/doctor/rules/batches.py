@@ -1,4 +1,4 @@
-"""Batches: their content, and the time to make one."""
+"""Batches: their content, and the time to make a batch."""
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import faster_device_saving

@@ -1,4 +1,4 @@
-"""Lines: common mistakes that a line of the program, or the function that it calls, shows by itself."""
+"""Lines: common mistakes that a source line of the program, or the function that the line calls, shows by itself."""
 
 import re
 import tomllib
@@ -32,7 +32,7 @@ class _Habit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     least: float = policy.LEAST_SHARE
 
     def is_at(self, line: Line) -> bool:
-        """Tell whether the line shows the habit."""
+        """Return whether the source line shows the habit."""
         if self.at and not _found(self.at, line.text):
             return False
         if self.calls and _found(self.calls, f"{line.callee}\n{line.leaf}"):

@@ -262,7 +262,7 @@ def _making(loader: Loader) -> list[str]:
 
 
 def _parts(loading: Loading) -> list[str]:
-    """Return how the time of a sample is divided, and where its bytes come from."""
+    """Return evidence of the time to make a sample by kind of work, and of where the sample's bytes come from."""
     shares: dict[str, float] = {}
     total_s = sum(part.wall_s for part in loading.parts) or 1.0
     for part in loading.parts:

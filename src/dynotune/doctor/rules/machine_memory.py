@@ -59,7 +59,7 @@ def _loaders(view: ObservationView) -> list[Loader] | None:
 
 
 def _num_ready(loader: Loader) -> int:
-    """Return how many batches the workers hold: prefetched ones, and as many in the making or in use."""
+    """Return how many batches the workers keep in memory: prefetched batches, and as many being made or in use."""
     return 2 * loader.num_workers * (loader.prefetch_factor or 2)
 
 

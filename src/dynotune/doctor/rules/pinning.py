@@ -102,7 +102,7 @@ def pin_in_hot_loop(view: ObservationView) -> Judgements:
 
 
 def _above_bus(view: ObservationView, rows: list[Copies]) -> float:
-    """Return the part of the copies' time beyond the bus's full rate; all of their time if the rate is not known."""
+    """Return the share of the copies' time beyond the time at the bus's full rate; 1 if that rate is not known."""
     generation, width = (view.number_or_none(f"gpu.pcie_max_{what}") for what in ("generation", "width"))
     lane = policy.PCIE_LANE_BYTES_PER_S.get(int(generation or 0))
     measured = [row for row in rows if row.num_bytes and row.total_s]

@@ -1,4 +1,4 @@
-"""The start of a program: what torch.compile and the driver compile, where they keep it, and the loading of kernels."""
+"""The start of a program: compilation by torch.compile and the driver, their caches, and the loading of kernels."""
 
 import math
 import re

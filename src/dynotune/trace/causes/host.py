@@ -14,10 +14,10 @@ from dynotune.trace.facts.steps import updates
 from dynotune.trace.timeline import HostKind, told_by_name
 
 MANY_OPTIMIZER_OPERATORS = 100
-"""Operators per call of an optimizer that take one parameter each: implementations for many parameters call a dozen for
-each group of parameters."""
+"""Number of one-parameter operators in one `Optimizer.step`: an optimizer for many parameters at once calls only a
+dozen operators per parameter group."""
 SHORT_OPERATOR_NS = 50_000
-"""A longer operator does work that its call does not explain."""
+"""In an operator that takes longer than this, the work itself takes longer than the call."""
 
 _AT_ONCE = re.compile(r"aten::_(fused|foreach)_")
 
@@ -35,7 +35,7 @@ def losses(facts: RankFacts) -> list[LostTime]:
 
 
 def _optimizer_on_host(facts: RankFacts) -> Iterator[LostTime]:
-    """Yield the optimizers' time in a program without a device, less operators that update many parameters at once."""
+    """Yield the time of optimizers without a device, minus the time of operators that update many parameters."""
     host = facts.timeline.host
     spans, begin_ns = updates(facts.timeline, facts.window)
     rows = np.flatnonzero(host.kind == HostKind.OPERATOR)

@@ -1,4 +1,4 @@
-"""Attribute a device's idle time to causes. The parts do not overlap: each nanosecond belongs to one cause."""
+"""Attribute a device's idle time to causes. Each idle nanosecond belongs to exactly one cause."""
 
 import re
 from collections.abc import Iterator
@@ -31,16 +31,16 @@ from dynotune.trace.facts.steps import named, updates
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, told_by_name
 
 LOW_BUSY_SHARE = 0.7
-"""Launch-bound: a device with short kernels that is busy for less than this share."""
+"""A device with short kernels is launch-bound if it is busy for less than this share of the time window."""
 LAUNCH_GAP_NS = 200_000
-"""Eager torch launches a kernel every 5 to 50 µs, more slowly under a profiler. In a longer pause between two launches
-the host does other work."""
+"""Eager torch launches a kernel every 5 to 50 µs, more slowly under a profiler. In a longer pause between two launches,
+the host does work other than launching."""
 MANY_LAUNCH_GAPS = 50
-"""Gaps between short kernels per step: with so many, launches delay a part of the step, whatever its other kernels."""
+"""Number of gaps between short kernels per step from which launches delay the step, whatever other kernels run."""
 LATENCY_GAP_NS = 100_000
-"""A queued kernel starts within a few microseconds. A kernel queued for longer waits for something."""
+"""A queued kernel starts within a few microseconds. A kernel that stays in the queue for longer waits for something."""
 MANY_OPTIMIZER_KERNELS = 300
-"""Kernels per call of an optimizer: implementations for many parameters at once have far fewer."""
+"""Number of kernels in one `Optimizer.step`: an optimizer that updates many parameters at once launches far fewer."""
 
 _DEVICE_MEMORY = re.compile(r"(cuda|hip)(Malloc|Free)(?!Host)|(cu|hip)Mem(Alloc|Free|Create|Release|Map|Unmap)(?!Host)")
 _FREES = re.compile(r"(cuda|hip)Free(?!Host)|(cu|hip)Mem(Free|Release|Unmap)(?!Host)")
@@ -55,7 +55,8 @@ def losses(facts: RankFacts) -> list[LostTime]:
     gaps = facts.busiest.gaps
     host_left = gaps.split_ns["host"].copy()
     found = [*_loader(facts, gaps), *_syncs(facts, gaps)]
-    # From narrow to wide causes: each takes its part and leaves the rest to those that follow.
+    # From specific to general causes: each cause takes its share of the idle time and leaves the remainder to later
+    # causes.
     for narrow in (_pinning, _host_memory, _device_memory, _made_on_host, _small_copies, _optimizer):
         found += narrow(facts, gaps, host_left)
     return [*found, *_host(facts, facts.busiest, host_left), *_queued(facts, gaps)]
@@ -69,14 +70,14 @@ def _loader(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
 
 
 def draws(facts: RankFacts) -> tuple[Place, tuple[str, ...]]:
-    """Return where the program draws batches from the loader, and how long that took."""
+    """Return where the program draws batches from the loader, and how long the drawing took."""
     host, rows = facts.timeline.host, _touching(facts, loader_spans(facts.timeline))
     took = host.end_ns[rows] - host.start_ns[rows]
     thread = host.thread[rows].astype(np.int64)
     where = heaviest(facts, facts.places.of_spans(rows), took)
     times = f"{duration(took.mean())} each, {duration(took.max())} at most"
     evidence = [f"batches drawn: {per_step(facts, len(rows))}, {times}"]
-    # Without workers the user's data set runs inside the wait, and is the code to speed up.
+    # Without workers the user's data set runs inside the wait for the loader, and is the code to speed up.
     inside = heaviest(facts, facts.places.mostly(thread, host.start_ns[rows], host.end_ns[rows]), took)
     if inside.function not in ("", where.function):
         evidence.append(f"longest inside {inside.function}")
@@ -84,13 +85,13 @@ def draws(facts: RankFacts) -> tuple[Place, tuple[str, ...]]:
 
 
 def _uploads(facts: RankFacts) -> NDArray[np.bool_]:
-    """Tell for each row of the device's spans whether it is a copy from the host to the rank's busiest device."""
+    """Return for each device span whether the span is a copy from the host to the rank's busiest device."""
     found: NDArray[np.bool_] = copies.uploads(facts.timeline) & (facts.timeline.device.device == facts.device)
     return found
 
 
 def _touching(facts: RankFacts, rows: Ints) -> Ints:
-    """Return those rows of the host that overlap the window."""
+    """Return the given host spans (row numbers) that overlap the time window."""
     host = facts.timeline.host
     return rows[(host.end_ns[rows] > facts.window[0]) & (host.start_ns[rows] < facts.window[1])]
 
@@ -115,7 +116,7 @@ def _syncs(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
 
 
 def _pinning(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
-    """Yield the time to page-lock memory and to copy into it, which dominates once the memory is cached."""
+    """Yield the time of page-locking memory and of copying into page-locked memory (most, once memory is cached)."""
     rows = outermost(facts.timeline.host, _touching(facts, named(facts.timeline, _PINS, HostKind.OPERATOR)))
     yield from _inside_spans(facts, gaps, host_left, rows, "pin-in-hot-loop", "pin_memory")
 
@@ -135,7 +136,7 @@ def _host_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Lost
 
 
 def _device_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTime]:
-    # Every program allocates at its beginning; only within steps is that a fault.
+    # Every program allocates memory at its beginning; allocating is a fault only within steps.
     if facts.num_steps is None:
         return
     rows = _queueing(facts, gaps, _touching(facts, named(facts.timeline, _DEVICE_MEMORY, HostKind.CALL)))
@@ -149,10 +150,10 @@ def _device_memory(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Lo
 def _inside_spans(
     facts: RankFacts, gaps: Gaps, host_left: Ints, rows: Ints, cause: str, told: str = ""
 ) -> Iterator[LostTime]:
-    """Yield the lost time inside these rows of the host, on threads that queue work, and take it from `host_left`.
+    """Yield the lost time inside the given host spans on threads that queue work; subtract this time from `host_left`.
 
     Args:
-        told: description of the rows; "" for calls, which are described by their names.
+        told: description of the host spans; "" for CUDA calls, whose names describe them.
     """
     host = facts.timeline.host
     rows = _queueing(facts, gaps, rows)
@@ -167,7 +168,7 @@ def _inside_spans(
 
 
 def _queueing(facts: RankFacts, gaps: Gaps, rows: Ints) -> Ints:
-    """Return those rows of the host on threads that queue work; the loader's pinning thread delays no other thread."""
+    """Return the given host spans on threads that queue work; the loader's pinning thread delays no other thread."""
     thread = facts.timeline.host.thread
     return rows[np.isin(thread[rows], thread[gaps.call[gaps.call != UNKNOWN]])]
 
@@ -179,7 +180,7 @@ def _frees(facts: RankFacts, rows: Ints) -> NDArray[np.bool_]:
 def _waited(facts: RankFacts, gaps: Gaps, rows: Ints) -> Ints:
     """Return, for each gap that began inside a call that frees device memory, the duration of that call.
 
-    Such a call waits for the device: without it, the next work would have been queued that much earlier.
+    A call that frees device memory waits for the device: without the call, the next work would be queued earlier.
     """
     host = facts.timeline.host
     rows = rows[_frees(facts, rows) & (host.kind[rows] == HostKind.CALL)]
@@ -220,7 +221,7 @@ def _small_copies(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[Los
 
 
 def _ended_by(gaps: Gaps, calls: Ints) -> Ints:
-    """Return 1 for each gap that ended with work queued by one of these calls, else 0."""
+    """Return 1 for each gap that ended with work queued by one of the given calls, else 0."""
     return np.isin(gaps.call, calls[calls != UNKNOWN]).astype(np.int64)
 
 
@@ -241,7 +242,7 @@ def _optimizer(facts: RankFacts, gaps: Gaps, host_left: Ints) -> Iterator[LostTi
 
 
 def _kernels_launched_inside(facts: RankFacts, spans: Ints, begin_ns: Ints) -> Ints:
-    """Return the kernels of the rank's busiest device that were queued inside these spans of the host."""
+    """Return the kernels of the rank's busiest device that were queued inside the given host spans."""
     device = facts.timeline.device
     kernels = (device.kind == DeviceKind.KERNEL) & (device.device == facts.device)
     rows = np.flatnonzero(kernels & (device.launch != UNKNOWN))
@@ -282,7 +283,7 @@ def _host(facts: RankFacts, on_device: OnDevice, host_left: Ints) -> Iterator[Lo
 
 
 def _between_short_work(facts: RankFacts, gaps: Gaps) -> NDArray[np.bool_]:
-    """Tell whether the work before the gap and the work after it were both short."""
+    """Return whether the device work before the gap and the device work after the gap were short."""
     device = facts.timeline.device
     rows = np.flatnonzero(device.device == facts.device)
     took = device.end_ns[rows] - device.start_ns[rows]
@@ -295,7 +296,7 @@ def _between_short_work(facts: RankFacts, gaps: Gaps) -> NDArray[np.bool_]:
 
 
 def _places_of_work(facts: RankFacts, on_device: OnDevice) -> PlaceRows:
-    """Return the places of the gaps; of a gap that the loader dominates, the place that queued the gap's end."""
+    """Return each gap's code place; for a gap of mostly loader wait, the place that queued the work after the gap."""
     gaps, found = on_device.gaps, on_device.gap_places
     rows = np.flatnonzero((gaps.split_ns["loader"] > gaps.split_ns["host"]) & (gaps.call != UNKNOWN))
     found = found.of(np.arange(len(gaps)))
@@ -304,7 +305,7 @@ def _places_of_work(facts: RankFacts, on_device: OnDevice) -> PlaceRows:
 
 
 def _inside(facts: RankFacts, gaps: Gaps, row: int, where: Place) -> tuple[str, ...]:
-    """Return the function that the host ran for most of a gap, if stacks are more precise than the place."""
+    """Return the function that ran on the host for most of a gap, if stacks are more precise than the gap's place."""
     if gaps.split_ns["loader"][row] > gaps.split_ns["host"][row]:
         return ()
     function = facts.places.deepest(int(gaps.thread[row]), int(gaps.start_ns[row]), int(gaps.end_ns[row]))
@@ -317,7 +318,7 @@ def _queued(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
     for cause, chosen in (("launch-latency", short), ("queue-stalled", ~short)):
         rows = np.flatnonzero(chosen & (queued > 0))
         if len(rows):
-            # Latency has no particular place, but a stall has.
+            # Launch latency has no particular place in the code, but a stall has a place.
             found = facts.places.of_calls(gaps.call[rows])
             where = Place() if cause == "launch-latency" else _largest_place(facts, found, queued[rows])
             times = f"{duration(queued[rows].mean())} each, {duration(queued[rows].max())} at most"
@@ -332,5 +333,5 @@ def _queued(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
 
 
 def _largest_place(facts: RankFacts, found: PlaceRows, lost_ns: Ints) -> Place:
-    """Return the place with the largest part if that is large; no place if all parts are small."""
+    """Return the place with the largest share of the lost time; no place if all shares are small."""
     return next((place for place, _ in by_place(facts, found, lost_ns)), Place())

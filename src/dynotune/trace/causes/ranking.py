@@ -1,4 +1,4 @@
-"""Rank the causes of lost time, and write the verdict in one sentence. Defined in docs/reference/trace.md."""
+"""Rank the causes of lost time, and write the verdict in one sentence. docs/reference/trace.md defines the ranking."""
 
 import tomllib
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ from dynotune.trace.facts.steps import STEP
 from dynotune.trace.timeline import HostKind
 
 MIN_SHARE = 0.01
-"""Share of the window. Losses to smaller causes are within the variation of steps."""
+"""Smallest share of the time window for a cause to be listed. Smaller losses are within the variation between steps."""
 
 _WORDS = tomllib.loads(files(__package__).joinpath("ranking.toml").read_text(encoding="utf-8"))
 _IDLE, _WORK, _CLAIMS = _WORDS["idle"], _WORDS["work"], _WORDS["claims"]
-"""The verdict's words, and claims. Time in which the device was idle is lost; time in which it worked is a cost."""
+"""Texts of verdict and causes: idle time of the device is called lost, working time of the device is called a cost."""
 _PHASES = {"input": "its input", "upload": "copies to its device", "other": "other work"}
 
 
 def causes(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
-    """Return causes that take at least a hundredth of their rank's window, largest loss first.
+    """Return causes that take at least a hundredth of their rank's time window, largest loss first.
 
-    Losses with the same id and place are one cause. As ranks run side by side, only the rank with the largest loss of
-    an id counts for that id, as a share of its window.
+    Losses with the same id and place are one cause. Ranks run in parallel, so the loss of an id is the largest loss of
+    any rank, as a share of that rank's time window.
     """
     found: dict[str, list[Cause]] = {}
     for facts in ranks:
@@ -66,7 +66,7 @@ def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
 
 
 def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
-    """Return the time that the other ranks wait for the straggler, for the rank that waits most."""
+    """Return, for the rank that waits most, the time that the rank waits for the straggler."""
     if compared is None or compared.straggler is None:
         return []
     named = " and ".join(_PHASES.get(phase, phase) for phase in compared.straggler_phases)
@@ -95,7 +95,7 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
 
 
 def _late_at(ranks: Sequence[RankFacts], compared: Ranks) -> Place:
-    """Return the place with most of a straggler's lateness, if the straggler is late in only one phase."""
+    """Return the place that causes most of a straggler's delay, if the straggler is late in only one phase."""
     if len(compared.straggler_phases) != 1 or compared.late_s is None:
         return Place()
     rows = zip(ranks, compared.ranks, strict=True)
@@ -108,7 +108,7 @@ def _late_at(ranks: Sequence[RankFacts], compared: Ranks) -> Place:
 
 
 def _places_of(facts: RankFacts, phase: RankPhase) -> dict[Place, float]:
-    """Return nanoseconds per step of the places at which most of each stretch of the phase is spent."""
+    """Return the nanoseconds per step of each place at which the host spent most of an interval of the phase."""
     sets = rank_phases.on_host(facts.timeline, facts.window)
     spent = np.empty((0, 2), dtype=np.int64) if sets is None else sets[RANK_PHASES.index(phase)]
     thread = np.full(len(spent), working_thread(facts.timeline), dtype=np.int64)
@@ -129,7 +129,7 @@ def verdict(facts: RankFacts, shares: Shares | None, ranked: Sequence[Cause], op
     busy = shares.compute + shares.exposed_copy + shares.exposed_communication
     if not ranked:
         return f"The device worked for {percent(busy)} of the time ({span}), and no cause lost a hundredth of it."
-    # Needless work matters only if the device works; a device that idles has an idle cause as its verdict.
+    # Needless work matters only if the device is busy; for an idle device the verdict names a cause of idle time.
     of_idle = [cause for cause in ranked if cause.id in _IDLE]
     first = of_idle[0] if of_idle and busy < LOW_BUSY_SHARE else ranked[0]
     kind = "the largest loss is" if first.id in _IDLE else "the largest cost is"
@@ -144,7 +144,7 @@ def _in_words(cause: Cause) -> str:
 
 
 def _span(facts: RankFacts) -> str:
-    """Return the window's length. A host that runs ahead has short steps: the device's share of the window counts."""
+    """Return the time window's length. If the host runs ahead, its steps are short: the device's share counts."""
     if facts.num_steps is None:
         return duration(facts.window_ns)
     each = duration(facts.window_ns / facts.num_steps)
@@ -154,7 +154,7 @@ def _span(facts: RankFacts) -> str:
 def _on_the_host(facts: RankFacts, ranked: Sequence[Cause], operators: Sequence[Operator]) -> str:
     first = max(operators, key=lambda row: row.self_s, default=None)
     share = first.self_s * 1e9 / facts.window_ns if first is not None else 0.0
-    # A small loss beside much work is not the subject of the verdict.
+    # The verdict does not name a small loss if needless work takes much more time.
     if ranked and ranked[0].share >= share:
         return f"; the largest loss is {_in_words(ranked[0])}"
     if first is not None:
@@ -166,7 +166,7 @@ def _on_the_host(facts: RankFacts, ranked: Sequence[Cause], operators: Sequence[
 
 
 def _longest_annotation(facts: RankFacts) -> tuple[str, float]:
-    """Return the annotation, except steps, that covers most of the window, and its share; none without annotations."""
+    """Return the annotation (except steps) that covers most of the time window, with its share; else no annotation."""
     host, names = facts.timeline.host, facts.timeline.names
     rows = np.flatnonzero(host.kind == HostKind.ANNOTATION)
     rows = rows[in_window(facts, host.start_ns[rows], host.end_ns[rows]) > 0]
@@ -179,5 +179,5 @@ def _longest_annotation(facts: RankFacts) -> tuple[str, float]:
 
 
 def _words(place: Place) -> str:
-    """Write the place as a short phrase: the function, else the operator, else the call."""
+    """Return the place as a short text: the function's name, else the operator's, else the CUDA call's."""
     return place.function or place.operator or place.call

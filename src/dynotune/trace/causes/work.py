@@ -1,4 +1,4 @@
-"""Find needless work of a busy device, as far as a trace shows it."""
+"""Find needless work of a busy device, as far as a trace shows needless work."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -28,9 +28,9 @@ from dynotune.trace.facts.rank_facts import (
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, told_by_name
 
 POINTWISE_SHARE = 0.2
-"""Share of the kernels' time: below this, fusing pointwise kernels changes little."""
+"""Least share of pointwise kernels in the time of all kernels: below this, fusing pointwise kernels changes little."""
 SOFTMAX_SHARE = 0.05
-"""Share of the kernels' time: a softmax with more is over attention's scores, not over classes."""
+"""Least share of softmax in the time of all kernels for which softmax is over attention scores, not over classes."""
 TF32_CAPABILITY = (8, 0)
 TENSOR_CORE_CAPABILITY = (7, 0)
 
@@ -38,7 +38,7 @@ _OF_LOSSES = re.compile(r"log_?softmax|entropy|nll", re.IGNORECASE)
 
 
 def losses(facts: RankFacts) -> list[LostTime]:
-    """Return causes in the work of the rank's devices. Unlike causes of idle time, these may overlap one another."""
+    """Return causes in the work of the rank's devices. Unlike causes of idle time, causes in work may overlap."""
     if facts.kernels is None:
         return []
     rules = (_copies, _communication, _kernel_classes, _no_tensor_cores, _softmax, _pointwise)
@@ -98,7 +98,7 @@ def _communication(facts: RankFacts) -> Iterator[LostTime]:
 
 
 def _exposed_collectives(facts: RankFacts) -> tuple[Ints, Ints]:
-    """Return the collectives on the rank's busiest device, and the nanoseconds of each without other work beside it."""
+    """Return the collectives on the rank's busiest device, and each one's nanoseconds without concurrent work."""
     device = facts.timeline.device
     assert facts.device is not None
     compute, copy, communication = work_sets(facts.timeline, facts.device, facts.window)
@@ -123,14 +123,14 @@ _CLASSES = {"layout": "channels-last", "cast": "casts", "attention-math": "sdpa-
 
 
 def _where(facts: RankFacts, name: str) -> Place:
-    """Return where most of the time of this class of kernels was queued."""
+    """Return the place that queued the kernels with most of the time of the given kernel class."""
     device = facts.timeline.device
     rows = np.flatnonzero(classes_of(facts.timeline) == CLASSES.index(name))
     return launched_at(facts, rows, in_window(facts, device.start_ns[rows], device.end_ns[rows]))
 
 
 def _where_math_attention(facts: RankFacts) -> Place:
-    """Return the caller of most unfused attention, found by its operator since its kernels' names do not show it."""
+    """Return the caller of most unfused attention, found by its operator since kernel names do not show attention."""
     host = facts.timeline.host
     rows = math_attention(facts.timeline)
     rows = rows[(host.start_ns[rows] >= facts.window[0]) & (host.start_ns[rows] < facts.window[1])]
@@ -170,13 +170,13 @@ def _no_tensor_cores(facts: RankFacts) -> Iterator[LostTime]:
             evidence = f"kernels: {times}; the longest is {short_kernel_name(longest)}"
             where = launched_at(facts, rows[chosen], took)
             if convolves[chosen].all() and "conv" not in where.operator:
-                # A compiled graph is one operator, whatever it contains.
+                # A compiled graph is one operator, whatever operators the graph contains.
                 where = Place(where.function, "convolution", where.call)
             yield LostTime(cause, int(took.sum()), where, (evidence,))
 
 
 def _named(facts: RankFacts, rows: Ints, tell: Callable[[str], object]) -> NDArray[np.bool_]:
-    """Return for each of these rows of the device whether `tell` accepts its name."""
+    """Return for each of the given device spans whether the predicate `tell` accepts the span's name."""
     return told_by_name(facts.timeline.names, facts.timeline.device.name[rows], tell)
 
 

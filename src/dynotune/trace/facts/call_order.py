@@ -1,4 +1,4 @@
-"""Find tensors made on the host for a copy, and results that are read too early, by the order of operators."""
+"""Find tensors made on the host only to be copied, and results that are read too early, by operators' order."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from dynotune.trace.facts.steps import OPTIMIZER, named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name
 
 MOST_BETWEEN = 4
-"""Most operators on the host between making a tensor and copying it: casts, scaling, pinning."""
+"""Most host operators (casts, scaling, pinning) between the creation of a tensor and its copy to the device."""
 
 _MAKES = re.compile(
     r"aten::(rand|randn|randint|randperm|normal|zeros|ones|full|arange|linspace|eye|scalar_tensor|lift_fresh"
@@ -39,7 +39,7 @@ class Sequence:
     Args:
         rows: rows of the host, in order.
         num_queued: number of pieces of device work that each operator queued.
-        num_copied: number of copies to the device among these.
+        num_copied: number of copies to the device that each operator queued.
     """
 
     rows: Ints
@@ -60,9 +60,7 @@ def of_thread(timeline: Timeline, thread: int) -> Sequence:
 
 
 def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
-    """Return operators that make or change a tensor on the host before it is copied to the device; and, as a second
-    array of rows, operators that copy it.
-    """
+    """Return operators that make a tensor on the host for the device, and operators that copy such tensors there."""
     found: list[int] = []
     copying: list[int] = []
     for thread in threads.tolist():
@@ -74,14 +72,14 @@ def made_then_copied(timeline: Timeline, threads: Ints) -> tuple[Ints, Ints]:
                 if sequence.num_copied[at]:
                     found += sequence.rows[first:at].tolist()
                     copying.append(int(sequence.rows[at]))
-                # The tensor was made to be read here; the next copy is of another tensor.
+                # The host reads this tensor here; the next copy is of another tensor.
                 if sequence.num_queued[at] or read_out[at]:
                     break
     return np.unique(np.array(found, dtype=np.int64)), np.unique(np.array(copying, dtype=np.int64))
 
 
 def read_too_early(timeline: Timeline) -> NDArray[np.bool_]:
-    """Tell for each row of the host whether it is a call that copies to page-locked memory that is then read at once.
+    """Return for each host span whether the call copies to page-locked memory that the host then reads at once.
 
     After such copies, the thread's next operator works only on the host, and before it the program neither waited for
     the device nor asked whether the copy was done.
@@ -106,7 +104,7 @@ def read_too_early(timeline: Timeline) -> NDArray[np.bool_]:
                 at += 1
             if at == len(sequence.rows) or not reads[at]:
                 continue
-            # A wait inside the operator that reads is early enough.
+            # A wait for the device inside the reading operator is early enough.
             until = host.end_ns[sequence.rows[at]]
             inside = (host.start_ns[waits] >= host.start_ns[call]) & (host.start_ns[waits] < until)
             found[call] = not inside.any()
@@ -118,7 +116,7 @@ def _matches(timeline: Timeline, rows: Ints, pattern: re.Pattern[str]) -> NDArra
 
 
 def _num_inside(timeline: Timeline, rows: Ints, inner: Ints) -> Ints:
-    """Count the calls `inner` that begin inside each of `rows`, which are of one thread and do not overlap."""
+    """Count the calls `inner` that begin inside each span of `rows`; the spans are of one thread and do not overlap."""
     host = timeline.host
     num = np.zeros(len(rows), dtype=np.int64)
     if not len(rows):

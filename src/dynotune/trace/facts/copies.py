@@ -1,4 +1,4 @@
-"""Copies between host and devices: number, speed, and time that nothing else ran beside them, by kind."""
+"""Memory copies between host and devices by kind: number, speed, and time in which the device did nothing but copy."""
 
 import re
 from functools import cache
@@ -22,7 +22,7 @@ _ON_DEVICE = {"H": "H", "D": "D", "A": "D", "P": "P"}
 
 @cache
 def kind_of(name: str) -> Kind:
-    """Return direction and pinnedness from the name of a copy: "Memcpy HtoD (Pinned -> Device)" is ("HtoD", True)."""
+    """Return a copy's direction and whether host memory is pinned: "Memcpy HtoD (Pinned -> Device)": ("HtoD", True)."""
     found = _DIRECTION.search(name)
     if found:
         source, target = _ON_DEVICE[found[1]], _ON_DEVICE[found[2]]
@@ -39,14 +39,14 @@ def kind_of(name: str) -> Kind:
 
 
 def uploads(timeline: Timeline) -> NDArray[np.bool_]:
-    """Tell for each row of the device whether it is a copy from the host."""
+    """Return for each device span whether the span is a copy from the host to the device."""
     to_device = told_by_name(timeline.names, timeline.device.name, lambda name: kind_of(name)[0] == "HtoD")
     found: NDArray[np.bool_] = (timeline.device.kind == DeviceKind.COPY) & to_device
     return found
 
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> list[Copies]:
-    """Return one rank's copies inside the window [start, end) of nanoseconds, a row per kind, largest total first."""
+    """Return one rank's copies in the window [start, end) of ns, one table row per kind, longest total time first."""
     device = timeline.device
     rows = np.flatnonzero((device.kind == DeviceKind.COPY) & touching(device, window))
     kinds: dict[Kind, int] = {}
@@ -65,7 +65,7 @@ def _row(timeline: Timeline, rows: Ints, window: tuple[int, int], kind: Kind, ex
     duration = np.minimum(device.end_ns[rows], end) - np.maximum(device.start_ns[rows], start)
     sized = rows[device.num_bytes[rows] != UNKNOWN]
     sizes = device.num_bytes[sized]
-    # Whole copies, since the bytes of a part of a copy are not known.
+    # A copy counts as a whole, since the number of bytes that were copied inside the time window is not known.
     time = int((device.end_ns[sized] - device.start_ns[sized]).sum())
     return Copies(
         rank=timeline.rank,
@@ -81,7 +81,7 @@ def _row(timeline: Timeline, rows: Ints, window: tuple[int, int], kind: Kind, ex
 
 
 def _exposed_ns(timeline: Timeline, rows: Ints, kind: Ints, window: tuple[int, int]) -> Ints:
-    """Return for each kind the window's nanoseconds in which only its rows kept their devices busy."""
+    """Return for each kind of copy the nanoseconds of the time window in which devices did only copies of this kind."""
     device = timeline.device
     exposed = np.zeros(kind.max(initial=-1) + 1, dtype=np.int64)
     for index in np.unique(device.device[rows]):

@@ -1,4 +1,4 @@
-"""Calls of the CUDA runtime and driver that cost more than a launch: those that wait, and those that allocate."""
+"""Calls of the CUDA runtime and driver that cost more than a launch: calls that wait and calls that allocate."""
 
 import re
 from collections.abc import Callable
@@ -36,14 +36,14 @@ def plain_name(name: str) -> str:
 
 
 def is_sync(name: str) -> bool:
-    """Tell whether a call of this name always waits for the device, whatever it copies."""
+    """Return whether a CUDA call of this name always waits for the device, whatever memory the call copies."""
     return _WAITS.fullmatch(plain_name(name)) is not None
 
 
 def waits(timeline: Timeline) -> NDArray[np.bool_]:
-    """Tell for each row of the host whether it is a call that waits for the device.
+    """Return for each host span whether the span is a CUDA call that waits for the device.
 
-    Besides those of `is_sync`, these are asynchronous copies from a device to pageable memory, which return when the
+    Besides the calls of `is_sync`, asynchronous copies from a device to pageable memory wait: the call returns when the
     copy is done (https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html).
     """
     device = timeline.device
@@ -58,12 +58,12 @@ def waits(timeline: Timeline) -> NDArray[np.bool_]:
 
 
 def syncs(timeline: Timeline, window: tuple[int, int], place_of: Callable[[Ints], list[Place]]) -> list[Calls]:
-    """Return calls that wait for the device inside the window, by function and place, largest total first."""
+    """Return calls in the window that wait for the device, by CUDA function and place, longest total time first."""
     return grouped(timeline, waits(timeline), window, place_of)
 
 
 def allocations(timeline: Timeline, window: tuple[int, int], place_of: Callable[[Ints], list[Place]]) -> list[Calls]:
-    """Return calls that allocate, map, pin or free memory in the window, by function and place, largest total first."""
+    """Return the window's calls that allocate, map, pin or free memory, by function and place, longest time first."""
     return grouped(timeline, _calls_named(timeline, _ALLOCATES), window, place_of)
 
 
@@ -77,7 +77,7 @@ def _calls_named(timeline: Timeline, pattern: re.Pattern[str]) -> NDArray[np.boo
 def grouped(
     timeline: Timeline, selected: NDArray[np.bool_], window: tuple[int, int], place_of: Callable[[Ints], list[Place]]
 ) -> list[Calls]:
-    """Return the selected calls of the host inside the window, by function and place, largest total first."""
+    """Return the selected host calls in the time window, by CUDA function and place, largest total time first."""
     host, (start, end) = timeline.host, window
     rows = outermost(host, np.flatnonzero(selected & touching(host, window)))
     if not len(rows):

@@ -1,4 +1,4 @@
-"""The device's time within the window: compute, copies, communication, and which of them ran at once."""
+"""The device's time in the time window by kinds of work: compute, memory copies, communication, and their overlaps."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ _COMPUTE, _COPY, _COMMUNICATION = 1, 2, 4
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Nanoseconds of the window in which exactly these kinds of work ran; their sum is the time the device was busy."""
+    """Nanoseconds by the combination of kinds of work that ran at once; the fields sum to the device's busy time."""
 
     compute_ns: int
     copy_ns: int
@@ -41,12 +41,12 @@ class Busy:
 
 
 def busy(timeline: Timeline, device: int, window: tuple[int, int]) -> Busy:
-    """Return how the device was busy within the window [start, end) of nanoseconds."""
+    """Return the device's busy time by kinds of work in the time window [start, end) of nanoseconds."""
     compute, copy, communication = work_sets(timeline, device, window)
     edges, kinds = [], []
     for kind, part in ((_COMPUTE, compute), (_COPY, copy), (_COMMUNICATION, communication)):
         edges += [part[:, 0], part[:, 1]]
-        # Intervals of one kind are disjoint: each edge turns its kind on or off.
+        # Intervals of one kind of work are disjoint: each interval edge turns its kind on or off.
         kinds += [np.full(2 * len(part), kind)]
     time = np.concatenate(edges)
     order = np.argsort(time, kind="stable")
@@ -61,7 +61,7 @@ def busy(timeline: Timeline, device: int, window: tuple[int, int]) -> Busy:
 def work_sets(
     timeline: Timeline, device: int, window: tuple[int, int]
 ) -> tuple[intervals.Set, intervals.Set, intervals.Set]:
-    """Return the intervals within the window in which compute, copies and communication ran."""
+    """Return the intervals of the time window in which compute, memory copies and communication ran."""
     spans = timeline.device
     here = spans.device == device
     collective = kernels.classes_of(timeline) == CLASSES.index("communication")

@@ -1,4 +1,4 @@
-"""The host's time of a process within its window: in the loader, in operators, in collectives on the CPU."""
+"""Host time of one process in its time window: in the loader, in operators, in collectives on the CPU."""
 
 import re
 
@@ -12,12 +12,12 @@ from dynotune.trace.timeline import HostKind, Ints, Timeline
 
 _TRANSFER = re.compile(r"(gloo|mpi|ucc):")
 COLLECTIVE = re.compile(r"(gloo|mpi|ucc|c10d):")
-# Generated code calls no operator: its kernels run inside these spans.
+# Code that torch.compile generates calls no operator: the kernels of this code run inside these spans.
 COMPILED = re.compile(r"## Call CompiledFxGraph|CompiledFunction")
 
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> HostTime:
-    """Return one rank's host time within the window [start, end) of nanoseconds. The parts do not overlap."""
+    """Return one rank's host time in the time window [start, end) of ns, in parts that do not overlap."""
     thread = working_thread(timeline)
     start, end = (np.array([time], dtype=np.int64) for time in window)
     drawn = loader_spans(timeline)
@@ -38,18 +38,18 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> HostTime:
 
 
 def collectives(timeline: Timeline) -> Ints:
-    """Return the collectives that the host itself carries out, from the moment in which this rank joins."""
+    """Return the time spans of collectives that run on the host, each from when this rank joins the collective."""
     return named(timeline, _TRANSFER, HostKind.OPERATOR, HostKind.ANNOTATION)
 
 
 def without_operators(timeline: Timeline, window: tuple[int, int]) -> intervals.Set:
-    """Return the stretches of the window in which the working thread runs no operator other than collectives."""
+    """Return the intervals of the time window in which the working thread runs no operator other than collectives."""
     rows = _operators(timeline, working_thread(timeline))
     return intervals.complement(intervals.union_of(timeline.host, rows, window), *window)
 
 
 def _operators(timeline: Timeline, thread: int) -> Ints:
-    """Return this thread's operators and generated code, except collectives."""
+    """Return the spans of one thread's operators and of code that torch.compile generated, except collectives."""
     collective = named(timeline, COLLECTIVE, HostKind.OPERATOR, HostKind.ANNOTATION)
     rows = np.flatnonzero((timeline.host.kind == HostKind.OPERATOR) & (timeline.host.thread == thread))
     compiled = named(timeline, COMPILED, HostKind.ANNOTATION)

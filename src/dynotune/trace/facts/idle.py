@@ -1,4 +1,4 @@
-"""Find when a device was idle, and what it waited for. Defined in docs/reference/trace.md."""
+"""Find when a device was idle, and which event the device waited for. Defined in docs/reference/trace.md."""
 
 from dataclasses import dataclass
 
@@ -15,13 +15,13 @@ CAUSES: tuple[IdleCause, ...] = ("host", "loader", "sync", "kernel", "other")
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """The gaps of one device within a window, in order of time. One row each, int64.
+    """Idle gaps of one device in a time window, in order of time. Every column has one int64 value per gap.
 
     Args:
-        split_ns: the five `CAUSES` by name; for each gap they sum to `end_ns - start_ns`.
-        call: row of the CALL that queued the work after the gap; UNKNOWN if there is none.
-        thread: the thread that queued the work after the gap; else the thread that queues most work.
-        wait: row of the CALL, a wait for the device, in which the gap began; UNKNOWN if there is none.
+        split_ns: nanoseconds of each gap by cause (the five `CAUSES`); the causes of a gap sum to `end_ns - start_ns`.
+        call: row of the CALL that queued the work after the gap; UNKNOWN if no call is known.
+        thread: the thread that queued the work after the gap; if unknown, the thread that queues most work.
+        wait: row of the CALL that waited for the device when the gap began; UNKNOWN if no call waited.
     """
 
     start_ns: Ints
@@ -35,28 +35,28 @@ class Gaps:
         return len(self.start_ns)
 
     def idle_ns(self) -> dict[IdleCause, int]:
-        """Return each cause's total. The totals sum to the device's idle time."""
+        """Return each cause's total nanoseconds over all gaps. The totals sum to the device's idle time."""
         return {cause: int(part.sum()) for cause, part in self.split_ns.items()}
 
     def late_ns(self) -> int:
-        """Return the part of `kernel` in gaps that began before their work was queued: earlier queueing hides it."""
+        """Return the ns of cause `kernel` in gaps that began before work was queued: earlier queueing hides these."""
         before = self.split_ns["host"] + self.split_ns["loader"] + self.split_ns["sync"]
         return int(self.split_ns["kernel"][before > 0].sum())
 
     def cause(self) -> list[IdleCause]:
-        """Return the cause with the largest part of each gap."""
+        """Return for each gap the cause with the largest share of the gap."""
         largest = np.argmax([self.split_ns[cause] for cause in CAUSES], axis=0)
         return [CAUSES[index] for index in largest.tolist()]
 
 
 def gaps(timeline: Timeline, device: int, window: tuple[int, int]) -> Gaps:
-    """Return the stretches of the window in which the device was idle, each split by what the device waited for."""
+    """Return the intervals of the window in which the device was idle, each split by causes of the idle time."""
     ran = _ran(timeline, device)
     start_ns, end_ns = timeline.device.start_ns[ran], timeline.device.end_ns[ran]
     free = intervals.complement(intervals.union(start_ns, end_ns), *window)
     start, end = free[:, 0].copy(), free[:, 1].copy()
     call = _ending_call(timeline, ran, end)
-    # From the last activity to the end of the window nothing was queued: treat the end as the return of a call.
+    # No work was queued between the last activity and the window's end: treat the end as the return of a queueing call.
     returned = _taken(timeline.host.end_ns, call, missing=end)
     queued = np.clip(returned, start, end)
     thread = np.full(len(start), launching_thread(timeline), dtype=np.int64)
@@ -83,11 +83,11 @@ def launching_thread(timeline: Timeline) -> int:
 
 
 def working_thread(timeline: Timeline) -> int:
-    """Return the thread that makes the steps; UNKNOWN if the trace does not show it.
+    """Return the thread that runs the program's steps; UNKNOWN if the trace does not show this thread.
 
-    This is the thread with the profiler's steps, if it works; else the thread that queues most work; else the one with
-    most operators. Autograd's own threads are left out: they queue more than half of a training step's work, and the
-    caller of `backward` waits for them.
+    The working thread is the thread with the profiler's steps if that thread does any work; else the thread that queues
+    most work; else the thread with most operators. Autograd's threads are left out: autograd queues more than half of a
+    training step's work, and the caller of `backward` waits for autograd.
     """
     host = timeline.host
     operators = np.bincount(host.thread[host.kind == HostKind.OPERATOR], minlength=len(timeline.threads))
@@ -109,7 +109,7 @@ def loader_spans(timeline: Timeline) -> Ints:
 
 
 def _taken(values: Ints, rows: Ints, *, missing: Ints) -> Ints:
-    """Return `values[rows]`, and `missing` where the row is UNKNOWN."""
+    """Return `values[rows]`, with `missing` wherever the row number is UNKNOWN."""
     found = missing.copy()
     known = rows != UNKNOWN
     found[known] = values[rows[known]]
@@ -117,7 +117,7 @@ def _taken(values: Ints, rows: Ints, *, missing: Ints) -> Ints:
 
 
 def _ran(timeline: Timeline, device: int) -> Ints:
-    """Return the rows that took time on the device; of rows that start together, the one queued first comes first."""
+    """Return the device spans longer than 0 ns by start; of spans that start together, the first queued comes first."""
     spans = timeline.device
     rows = np.flatnonzero((spans.device == device) & (spans.end_ns > spans.start_ns))
     if (np.diff(spans.start_ns[rows]) == 0).any():
@@ -128,7 +128,7 @@ def _ran(timeline: Timeline, device: int) -> Ints:
 
 
 def _ending_call(timeline: Timeline, ran: Ints, end_ns: Ints) -> Ints:
-    """Return the row of the call that queued the work starting at each time; UNKNOWN if there is none."""
+    """Return the row of the call that queued the device work starting at each time; UNKNOWN without such a call."""
     start_ns = timeline.device.start_ns[ran]
     call = np.full(len(end_ns), UNKNOWN, dtype=np.int64)
     at = np.searchsorted(start_ns, end_ns)
@@ -139,7 +139,7 @@ def _ending_call(timeline: Timeline, ran: Ints, end_ns: Ints) -> Ints:
 
 
 def in_loader(timeline: Timeline, start_ns: Ints, end_ns: Ints, thread: Ints) -> Ints:
-    """Return nanoseconds of each [start, end) in which the thread was inside the loader's `__next__`.
+    """Return how many nanoseconds of each interval [start, end) the thread spent inside the loader's `__next__`.
 
     Another thread inside `__next__` counts while this thread did none of torch's work: a loader that fills a queue in
     the background does not delay a busy thread.
@@ -163,10 +163,10 @@ def in_loader(timeline: Timeline, start_ns: Ints, end_ns: Ints, thread: Ints) ->
 
 
 def _waits(timeline: Timeline, start: Ints, until: Ints) -> tuple[Ints, Ints]:
-    """Return the wait for the device in which each gap began, and the nanoseconds that the host waited in it.
+    """Return the call that waited for the device when each gap began, and for how many nanoseconds the call waited.
 
-    The wait must have returned by `until`, when the work after the gap was queued; otherwise it delayed nothing. If
-    there are several, the longest counts.
+    A waiting call must have returned by `until`, when the work after the gap was queued; a call that returned later
+    delayed nothing. Of several waiting calls, the longest counts.
     """
     host = timeline.host
     row = np.full(len(start), UNKNOWN, dtype=np.int64)
@@ -183,9 +183,9 @@ def _waits(timeline: Timeline, start: Ints, until: Ints) -> tuple[Ints, Ints]:
 
 
 def _copied_before(timeline: Timeline, waiting: Ints) -> Ints:
-    """Return nanoseconds of the call before each wait, if that copies pageable memory and so belongs to the wait.
+    """Return the ns of the call before each wait if the call copies pageable memory and so belongs to the wait.
 
-    The host copies such memory piece by piece into a buffer, and waits for each piece.
+    The host copies pageable memory piece by piece into a buffer, and waits for each piece.
     """
     host, device = timeline.host, timeline.device
     pageable = np.array(["Pageable" in name for name in timeline.names], dtype=bool)
@@ -206,13 +206,13 @@ def _copied_before(timeline: Timeline, waiting: Ints) -> Ints:
     return before
 
 
-# The gap at the begin of a recording: the recorder had waited for the device, which the program may not do.
+# A gap at the start of a recording: the recorder waited for the device, but the program itself may not wait there.
 
 
 def first_gap(timeline: Timeline, gaps: Gaps, steps: Steps, window: tuple[int, int]) -> tuple[Idle, Idle] | None:
-    """Return the window's first gap, and the mean of the gaps before the first work of the later steps.
+    """Return the ns of the window's first gap, and the mean gap before the first device work of later steps.
 
-    None if the window does not begin with a gap, or has too few steps.
+    None if the time window does not begin with a gap, or has too few steps.
     """
     if not len(gaps) or gaps.start_ns[0] != window[0] or len(steps) < 3:
         return None
@@ -223,7 +223,7 @@ def first_gap(timeline: Timeline, gaps: Gaps, steps: Steps, window: tuple[int, i
     for start, end in zip(steps.start_ns[1:].tolist(), steps.end_ns[1:].tolist(), strict=True):
         at = int(np.searchsorted(queued_ns, start))
         if at < len(queued_ns) and queued_ns[at] < end:
-            # Without such a gap the device was busy at that time.
+            # A step without a gap before its first work counts 0: the device was busy.
             later += np.flatnonzero(ends_with == queued_ns[at])[:1].tolist()
     num = len(steps) - 1
     first = {f"{cause}_s": int(part[0]) / 1e9 for cause, part in gaps.split_ns.items()}

@@ -1,6 +1,6 @@
 """Arithmetic on sets of half-open intervals [start, end) of whole nanoseconds.
 
-A set is a sorted, disjoint int64 array of shape (n, 2) without empty intervals. `union` makes a set of any intervals.
+A set is a sorted int64 array of shape (n, 2) of disjoint, non-empty intervals. `union` makes a set from any intervals.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ Set = NDArray[np.int64]
 
 
 def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Set:
-    """Return the set that covers all intervals [start, end); they may overlap, touch, nest and be in any order."""
+    """Return the set that covers all intervals [start, end); the intervals may overlap, touch and be in any order."""
     kept = end_ns > start_ns
     start, end = start_ns[kept], end_ns[kept]
     if not len(start):
@@ -27,7 +27,7 @@ def union(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> Set:
 def union_of(
     spans: HostSpans | DeviceSpans, rows: NDArray[np.int64] | NDArray[np.bool_], window: tuple[int, int] | None = None
 ) -> Set:
-    """Return the set that covers these rows of a table, within the window if there is one."""
+    """Return the set that covers the given rows (spans) of a table, clipped to the time window if one is given."""
     found = union(spans.start_ns[rows], spans.end_ns[rows])
     return found if window is None else clip(found, *window)
 
@@ -37,7 +37,7 @@ def length(of: Set) -> int:
 
 
 def clip(of: Set, start_ns: int, end_ns: int) -> Set:
-    """Return the part of the set within [start, end)."""
+    """Return the set clipped to the interval [start, end)."""
     clipped = np.clip(of, start_ns, end_ns)
     return clipped[clipped[:, 1] > clipped[:, 0]]
 
@@ -69,7 +69,7 @@ def difference(a: Set, b: Set) -> Set:
 
 
 def covered(of: Set, start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return nanoseconds of each interval [start, end) that the set covers; these intervals may overlap each other."""
+    """Return how many nanoseconds of each interval [start, end) the set covers; the intervals may overlap."""
     if not len(of):
         return np.zeros(len(start_ns), dtype=np.int64)
     inside: NDArray[np.int64] = np.maximum(_covered_before(end_ns, of) - _covered_before(start_ns, of), 0)

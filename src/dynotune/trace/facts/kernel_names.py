@@ -1,4 +1,4 @@
-"""Classify kernels by name: the kind of work, and whether it uses tensor cores."""
+"""Classify kernels by name: the kind of work, and whether the kernel uses tensor cores."""
 
 import re
 import tomllib
@@ -18,22 +18,22 @@ _PATTERNS = {name: re.compile(pattern) for name, pattern in _DATA["patterns"].it
 _COMPILED = tuple((CLASSES.index(name), re.compile(pattern)) for name, pattern in _DATA["rules"])
 _OTHER = CLASSES.index("other")
 _BRACKETS = re.compile(r"[()]")
-# The length of CUTLASS's templates, and more. Some patterns take time quadratic in the length.
+# Longer than CUTLASS's template names. The limit exists since some patterns take time quadratic in the name's length.
 LONGEST_NAME = 8192
 
 
 def classify(names: list[str]) -> NDArray[np.int8]:
-    """Return the class of each kernel name, as index into `CLASSES`; "other" if no rule matches the name."""
+    """Return the class of each kernel name as an index into `CLASSES`; class "other" if no rule matches the name."""
     return np.fromiter((class_of(name) for name in names), dtype=np.int8, count=len(names))
 
 
 def uses_tensor_cores(names: list[str]) -> NDArray[np.int8]:
-    """Return whether each name shows tensor cores: 1 yes, 0 no, UNKNOWN if the name does not show it."""
+    """Return whether kernels of each name use tensor cores: 1 yes, 0 no, UNKNOWN if the name does not show this."""
     return np.fromiter((tensor_cores_of(name) for name in names), dtype=np.int8, count=len(names))
 
 
 def without_arguments(name: str) -> str:
-    """Return the name without its argument list, which repeats the template's arguments."""
+    """Return the kernel name without its argument list, which only repeats the template's arguments."""
     if not name.endswith(")"):
         return name
     depth = 0
@@ -44,8 +44,8 @@ def without_arguments(name: str) -> str:
     return name
 
 
-# Names recur for each rank and each fact. The trace holds all names anyway, so a bound would save no memory, and with
-# more names than fit each would be classified again every time.
+# The cache has no bound: names recur for each rank and each fact, and the trace keeps all names in memory anyway. With
+# a bound, names that do not fit would be classified again every time.
 @cache
 def class_of(name: str) -> int:
     name = without_arguments(name.lower()[:LONGEST_NAME])
@@ -54,7 +54,7 @@ def class_of(name: str) -> int:
 
 @cache
 def tensor_cores_of(name: str) -> int:
-    """Return whether the kernel's name shows tensor cores: 1 yes, 0 no, UNKNOWN if it does not show it."""
+    """Return whether a kernel of this name uses tensor cores: 1 yes, 0 no, UNKNOWN if the name does not show this."""
     name = without_arguments(name.lower()[:LONGEST_NAME])
     if _PATTERNS["beside_product"].search(name):
         return UNKNOWN
@@ -64,22 +64,22 @@ def tensor_cores_of(name: str) -> int:
 
 
 def is_fp32_matmul(name: str) -> bool:
-    """Tell whether the name is of a float32 matrix product without tensor cores."""
+    """Return whether a kernel of this name is a float32 matrix product without tensor cores."""
     return bool(_PATTERNS["fp32_matmul"].search(name))
 
 
 def is_of_half(name: str) -> bool:
-    """Tell whether the kernel's name contains a half type."""
+    """Return whether the kernel's name contains a half-precision type."""
     return bool(_PATTERNS["half"].search(name))
 
 
 def is_slow_product(name: str) -> bool:
-    """Tell whether a kernel of this name multiplies matrices without tensor cores or with misaligned loads."""
+    """Return whether a kernel of this name multiplies matrices without tensor cores or with misaligned loads."""
     if _PATTERNS["no_matrices"].search(name):
         return False
     return tensor_cores_of(name) == 0 or is_misaligned(name)
 
 
 def is_misaligned(name: str) -> bool:
-    """Tell whether misaligned loads delay tensor cores; kernels without tensor cores load single elements anyway."""
+    """Return whether misaligned loads delay the kernel's tensor cores; other kernels load single elements anyway."""
     return tensor_cores_of(name) == 1 and bool(_PATTERNS["misaligned"].search(name))

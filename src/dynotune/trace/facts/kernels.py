@@ -1,4 +1,4 @@
-"""Kernels: their number, duration and queue depth, their kinds of work, and the most that fusing them could save."""
+"""Facts about kernels: number, duration, queue depth, kinds of work, and the most time that fusion could save."""
 
 import re
 
@@ -14,32 +14,32 @@ from dynotune.trace.facts.steps import named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name, touching
 
 MATH_ATTENTION = "aten::_scaled_dot_product_attention_math"
-"""The operator whose kernels have class attention-math: their own names do not distinguish them from others."""
+"""The operator whose kernels get class attention-math, since the names of these kernels do not show attention."""
 
 SHORT_NS = round(SHORT_KERNEL_S * 1e9)
 
 GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
-# The least share of time with telling names for which the share of tensor cores is known: below one half, the other
-# kernels could reverse the answer.
+# Least share of kernel time with names that show whether tensor cores are used: below one half, the other kernels could
+# reverse the answer.
 _TOLD_SHARE = 0.5
 
 _PRODUCTS = tuple(
     index for index, name in enumerate(CLASSES) if name in ("matmul", "convolution") or name.startswith("attention-")
 )
 POINTWISE = ("elementwise", "normalisation", "reduction")
-_FUSED_TOO = ("cast", "random")  # fusable together with adjacent kernels; other causes count them
+_FUSED_TOO = ("cast", "random")  # can be fused with adjacent kernels; other causes count these classes
 _BY_ROWS = ("softmax",)  # along one dimension, as in a layer norm
 COMPILED = (*POINTWISE, *_FUSED_TOO, *_BY_ROWS)
 """Classes that a compiler fuses."""
 
-# Sums over a whole batch (aten): the normalisation that uses them has to wait for the last element. Other sums may be
-# over rows, as those of layer and group norms, and can become one kernel with the work that follows.
+# Sums over a whole batch (aten): a normalisation that uses such a sum has to wait for the last element. Sums over rows,
+# as in layer and group norms, can become one kernel with the work that follows.
 _STATISTICS = re.compile(r"collect_statistics|backward_reduce|gammabeta", re.IGNORECASE)
 
 
 def classes_of(timeline: Timeline) -> NDArray[np.int8]:
-    """Return the class by name of each row of `timeline.device`, UNKNOWN for copies and memsets; no attention-math."""
+    """Return the class of each device span by its kernel name, UNKNOWN for copies and memsets; never attention-math."""
     device = timeline.device
     classes = np.full(len(device), UNKNOWN, dtype=np.int8)
     rows = np.flatnonzero(device.kind == DeviceKind.KERNEL)
@@ -52,7 +52,7 @@ def classes_of(timeline: Timeline) -> NDArray[np.int8]:
 
 
 def facts(timeline: Timeline, window: tuple[int, int], num_steps: int | None) -> Kernels:
-    """Return the kernels of one rank inside the window [start, end) of nanoseconds."""
+    """Return the facts about one rank's kernels in the time window [start, end) of nanoseconds."""
     device, (start, end) = timeline.device, window
     rows = np.flatnonzero((device.kind == DeviceKind.KERNEL) & touching(device, window))
     duration = np.minimum(device.end_ns[rows], end) - np.maximum(device.start_ns[rows], start)
@@ -95,16 +95,16 @@ def _num_distinct(rows: Ints, num: int) -> int:
 
 
 def launches_graph(timeline: Timeline, calls: Ints) -> NDArray[np.bool_]:
-    """Tell for each call (row of the host) whether it launched a CUDA graph."""
+    """Return for each CUDA call (host span) whether the call launched a CUDA graph."""
     names = timeline.host.name[calls]
     return told_by_name(timeline.names, names, lambda name: plain_name(name) in GRAPH_LAUNCHES)
 
 
 def _queue_depth(timeline: Timeline, window: tuple[int, int]) -> tuple[float | None, int | None]:
-    """Return mean and maximum over the window of the device work queued and not finished; None if no launch is known.
+    """Return mean and maximum number of queued, unfinished pieces of device work; None if no launch is known.
 
-    Work is queued from the return of its launch, or from its own start if that is earlier or the launch is not
-    recorded.
+    Work counts as queued from the return of its launch, or from the work's own start if the start is earlier or the
+    launch is not recorded.
     """
     device, (start, end) = timeline.device, window
     known = device.launch != UNKNOWN
@@ -118,7 +118,7 @@ def _queue_depth(timeline: Timeline, window: tuple[int, int]) -> tuple[float | N
     if not len(begins):
         return 0.0, 0
     mean = int((ends - begins).sum()) / (end - start)
-    # The depth is largest right after work was queued; work that ends at that moment no longer counts.
+    # The depth is largest right after work was queued; work that ends at the same time no longer counts.
     depth = np.arange(1, len(begins) + 1) - np.searchsorted(ends, begins, side="right")
     return mean, int(depth.max())
 
@@ -137,7 +137,7 @@ def _tensor_core_share(timeline: Timeline, rows: Ints, classes: NDArray[np.int8]
 def _class_table(
     timeline: Timeline, names: NDArray[np.int32], classes: NDArray[np.int64], duration: Ints
 ) -> list[KernelClass]:
-    """Return one row per class, largest first."""
+    """Return one table row per kernel class, longest total time first."""
     key = classes.astype(np.int64) * len(timeline.names) + names
     pairs, of_row, num = np.unique(key, return_inverse=True, return_counts=True)
     totals = np.bincount(of_row, weights=duration, minlength=len(pairs)).astype(np.int64)
@@ -162,17 +162,17 @@ def _class_row(name: str, parts: list[tuple[int, str, int]], whole: int) -> Kern
 
 
 def spared_ns(facts: RankFacts) -> int:
-    """Return the most nanoseconds of the window that fusing all pointwise kernels could save.
+    """Return an upper bound of the nanoseconds of the time window that fusing all pointwise kernels could save.
 
-    Pointwise kernels that follow one another on a stream, without a product or other kernel between them, can become
-    one kernel, which reads and writes at least as much as the longest of them. A kernel that sums over the batch ends
-    its row. Conversions between types and random numbers neither interrupt a row nor count.
+    A sequence of pointwise kernels on one stream, without a matrix product or other kernel in between, can become one
+    kernel, which reads and writes at least as much as the sequence's longest kernel. A kernel that sums over the batch
+    ends its sequence. Type conversions and random numbers neither interrupt a sequence nor count.
     """
     return _but_the_longest_ns(facts.timeline, facts.window, POINTWISE, passed_over=_FUSED_TOO)
 
 
 def fusable_ns(timeline: Timeline, window: tuple[int, int]) -> int | None:
-    """Return the same for all kernels that a compiler fuses: type conversions, random numbers and softmax count, too.
+    """Return `spared_ns` for all kernels that a compiler fuses: also type conversions, random numbers and softmax.
 
     None if kernels were not recorded one by one.
     """
@@ -184,7 +184,7 @@ def fusable_ns(timeline: Timeline, window: tuple[int, int]) -> int | None:
 def _but_the_longest_ns(
     timeline: Timeline, window: tuple[int, int], in_rows: tuple[str, ...], passed_over: tuple[str, ...] = ()
 ) -> int:
-    """Return nanoseconds that rows of kernels of these classes take in the window, without each row's longest."""
+    """Return the nanoseconds of all kernel sequences of these classes, without the longest kernel of each sequence."""
     rows, took, starts = _rows_of_kernels(timeline, window, in_rows, passed_over)
     return int((np.add.reduceat(took, starts) - np.maximum.reduceat(took, starts)).sum()) if len(rows) else 0
 
@@ -192,7 +192,7 @@ def _but_the_longest_ns(
 def _rows_of_kernels(
     timeline: Timeline, window: tuple[int, int] | None, in_rows: tuple[str, ...], passed_over: tuple[str, ...]
 ) -> tuple[Ints, Ints, Ints]:
-    """Return kernels in stream order; each one's time in the window, 0 for other classes; and where each row begins."""
+    """Return kernels in stream order, their ns in the window (0 for other classes), and where each sequence begins."""
     device, names = timeline.device, timeline.names
     rows = np.flatnonzero(device.kind == DeviceKind.KERNEL)
     classes = classes_of(timeline)[rows]

@@ -1,4 +1,4 @@
-"""The caching allocator's level on each device inside the window."""
+"""The caching allocator's level (bytes allocated and reserved) on each device inside the time window."""
 
 import numpy as np
 
@@ -7,10 +7,10 @@ from dynotune.trace.timeline import UNKNOWN, Timeline
 
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> list[Memory]:
-    """Return peaks and number of allocations of one rank inside the window [start, end) of ns, a row per device.
+    """Return one rank's memory peaks and number of allocations in the window [start, end) of ns, one row per device.
 
-    The level at the window's start is that of the last mark before it. Host memory is left out, and so are marks that
-    lack one of the two levels.
+    The level at the time window's start is the level of the last memory event before the start. Host memory is left
+    out, and so are memory events without an allocated or a reserved level.
     """
     marks, (start, end) = timeline.memory, window
     known = (marks.allocated_bytes != UNKNOWN) & (marks.reserved_bytes != UNKNOWN)
@@ -21,7 +21,7 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> list[Memory]:
         held = rows[max(first - 1, 0) : last]
         if not len(held):
             continue
-        # Whether the first mark is an allocation is not known, because the level before it is not.
+        # Without a known level before the first memory event, nothing shows whether that event is an allocation.
         rises = np.diff(marks.allocated_bytes[rows]) > 0
         found.append(
             Memory(

@@ -1,4 +1,4 @@
-"""Find which span of a thread encloses which: spans of one thread nest, apart from the recorder's jitter."""
+"""Find the enclosing span of each span of a thread: spans of one thread nest, apart from the recorder's jitter."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ from dynotune.trace.facts import intervals
 from dynotune.trace.timeline import UNKNOWN, HostSpans, Ints
 
 MAX_PASSES = 8
-"""Passes over spans that outlive the span they started in. Rounding needs one or two passes; spans that are left after
-these (ranges that overlap like tiles) go through a loop."""
+"""Number of vectorised passes that cut spans which outlive the span in which they started. Rounded times need one or
+two passes; spans that remain afterwards (ranges that overlap like tiles) go through a loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,8 @@ class Nesting:
     """Spans of one thread as a tree; positions count from 0 in the order of `start_ns`.
 
     Args:
-        rows: rows of the spans in their table, int64.
-        start_ns, end_ns: int64. A span that outlives its enclosing span is cut at the end of that one.
+        rows: row number of each span in the table of spans, int64.
+        start_ns, end_ns: int64. A span that outlives its enclosing span ends with the enclosing span.
         parent: position of the enclosing span, int64; UNKNOWN for the outermost spans.
     """
 
@@ -32,7 +32,7 @@ class Nesting:
         return len(self.rows)
 
     def innermost(self, time_ns: Ints) -> Ints:
-        """Return the position of the innermost span that covers each time (its end excluded); UNKNOWN without one."""
+        """Return the position of the innermost span that covers each time; UNKNOWN where no span covers the time."""
         at = np.searchsorted(self.start_ns, time_ns, side="right").astype(np.int64) - 1
         if not len(self.rows):
             return at
@@ -43,9 +43,9 @@ class Nesting:
         return at
 
     def nearest(self, of_kind: NDArray[np.bool_]) -> Ints:
-        """Return the position of the nearest span of the kind, from each span upwards; UNKNOWN if there is none."""
+        """Return the position of each span's nearest ancestor of the kind, the span itself included; else UNKNOWN."""
         found = np.where(of_kind, np.arange(len(self.rows)), self.parent)
-        # A span of another kind points to its parent; following the pointers of pointers ends in log2(depth) rounds.
+        # A span of another kind points to its parent; doubling the pointers' reach ends in log2(depth) rounds.
         while len(asking := np.flatnonzero((found >= 0) & ~of_kind[found])):
             onward = found.copy()
             onward[asking] = found[found[asking]]
@@ -57,10 +57,10 @@ def nest(rows: Ints, start_ns: Ints, end_ns: Ints) -> Nesting:
     """Return the tree of one thread's spans.
 
     Args:
-        rows: rows of the spans in their table, in the table's order: by start, the longer first.
-        start_ns, end_ns: times of these rows, int64.
+        rows: row numbers of the thread's spans, in the table's order: by start, the longer span first.
+        start_ns, end_ns: start and end of each of the spans, int64.
     """
-    # Doubled, so that a span without duration ends after its start, but before any other event.
+    # Times are doubled, so that a span without duration ends after its start, but before any other event.
     opens = start_ns * 2
     closes = np.where(end_ns > start_ns, end_ns * 2, opens + 1)
     parent = parents(opens, closes)
@@ -82,7 +82,7 @@ def depths(nesting: Nesting) -> Ints:
 
 
 def outermost(spans: HostSpans, rows: Ints) -> Ints:
-    """Return those of `rows` that no other row of their thread encloses or overlaps from before."""
+    """Return the spans of `rows` that no other span of the same thread encloses, or overlaps from an earlier start."""
     outer = []
     for thread in np.unique(spans.thread[rows]):
         own = rows[spans.thread[rows] == thread]
@@ -92,10 +92,10 @@ def outermost(spans: HostSpans, rows: Ints) -> Ints:
 
 
 def begins_inside(spans: HostSpans, rows: Ints, outer: Ints, begin_ns: Ints | None = None) -> NDArray[np.bool_]:
-    """Tell for each of these rows whether it begins inside one of the rows `outer`, on the same thread.
+    """Return for each of the spans `rows` whether the span begins inside a span of `outer` on the same thread.
 
     Args:
-        begin_ns: begins of the rows `outer`, if they count only from later than their start.
+        begin_ns: times from which the spans `outer` count, if these times are later than the spans' starts.
     """
     begin_ns = spans.start_ns[outer] if begin_ns is None else begin_ns
     inside = np.zeros(len(rows), dtype=bool)
@@ -113,7 +113,7 @@ def _depths(opens: Ints, closes: Ints) -> Ints:
 
 
 def parents(opens: Ints, closes: Ints) -> Ints:
-    """Return the last span before each that is one level up: all spans between them are deeper, or closed."""
+    """Return each span's parent: the last earlier span one level higher; spans in between are deeper or closed."""
     depth = _depths(opens, closes)
     num = len(opens)
     if not num:

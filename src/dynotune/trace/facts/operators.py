@@ -1,4 +1,4 @@
-"""Operators by the host's time inside them, without the operators that they call."""
+"""Operators by self time: the host's time in an operator without the time in the operators that it calls."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,13 @@ from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline, touching
 
 CALLERS: tuple[Caller, ...] = ("program", "library", "compiled", "optimizer", "backward", "loader", "unknown")
 FEW_PER_CALL = 8
-"""Operators in one call of a library's function, or inside one operator: as many as a layer has. If there are more, the
-library itself repeats or composes them, and the program called the library once."""
+"""Most operators in one call of a library function, or in one operator, that count as called by the program: as many as
+a layer has. With more operators, the library itself repeats or composes them, and the program called the library
+once."""
 
 
 def callers(timeline: Timeline, rows: Ints) -> Ints:
-    """Return the index into `CALLERS` for each of these operators, which are rows of the host in the table's order.
+    """Return the index into `CALLERS` for each of the given operators (host spans in the table's order).
 
     The outermost operator around an operator decides whether the program or a library calls it.
     """
@@ -53,12 +54,12 @@ def callers(timeline: Timeline, rows: Ints) -> Ints:
 
 
 def _by_program(spans: Nesting, is_user: NDArray[np.bool_], start_ns: Ints) -> NDArray[np.bool_]:
-    """Tell whether operators that start then are called by the user's functions, or by a library's with few calls."""
+    """Return whether a user function, or a library function with few operators, calls the operators at these times."""
     if not len(spans):
         return np.zeros(len(start_ns), dtype=bool)
     inside = spans.innermost(start_ns)
     has_user = spans.nearest(is_user) != UNKNOWN
-    # The call by which a user's function enters a library, at or above each span.
+    # The library function that a user's function called directly, at or above each span.
     parent_is_user = (spans.parent != UNKNOWN) & is_user[np.maximum(spans.parent, 0)]
     entry = spans.nearest(is_user | parent_is_user)
     known = (inside != UNKNOWN) & has_user[np.maximum(inside, 0)]
@@ -69,11 +70,11 @@ def _by_program(spans: Nesting, is_user: NDArray[np.bool_], start_ns: Ints) -> N
 
 
 MOST = 200
-"""Number of reported operators, by self time."""
+"""Most operators that are reported: those with the largest self time."""
 
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> list[Operator]:
-    """Return operators on all threads of a process in the window [start, end) of ns, largest self time first."""
+    """Return the operators of all threads of a process in the window [start, end) of ns, largest self time first."""
     host, (start, end) = timeline.host, window
     rows = np.flatnonzero((host.kind == HostKind.OPERATOR) & touching(host, window))
     if not len(rows):
@@ -82,7 +83,7 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> list[Operator]:
     # Put all threads one after another on one axis, so that spans of different threads do not meet.
     shift = host.thread[rows].astype(np.int64) * (end - start + 1) - start
     begins, ends = np.maximum(host.start_ns[rows], start) + shift, np.minimum(host.end_ns[rows], end) + shift
-    # By name and caller; each name is a row of the table.
+    # Sums by name and caller; each name is a row of the table.
     shape = (len(timeline.names), len(CALLERS))
     key = host.name[rows] * len(CALLERS) + callers(timeline, np.sort(rows))[np.argsort(np.argsort(rows))]
     size = len(timeline.names) * len(CALLERS)
@@ -107,8 +108,9 @@ def self_times(start_ns: Ints, end_ns: Ints) -> Ints:
     """Return nanoseconds in which each span is the innermost one: of the open spans, the one that started last.
 
     Args:
-        start_ns, end_ns: of spans in order of start, enclosing spans first. They should nest. A span that starts inside
-            another and outlasts it, as with times rounded to microseconds, is the innermost from its start on.
+        start_ns, end_ns: times of spans in order of start, enclosing spans first. The spans should nest. A span that
+        starts inside another span and ends later, as with times rounded to microseconds, is the innermost from its
+        start on.
     """
     rows, parent = _parents(start_ns, end_ns)
     child = rows[parent != UNKNOWN]
@@ -122,7 +124,7 @@ def self_times(start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 def _cut(start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return the end of each span, or the start of the first span that starts inside it and outlasts it."""
+    """Return the end of each span, or, if a later span starts inside the span and ends after it, that span's start."""
     num = len(start_ns)
     inside = np.searchsorted(start_ns, end_ns) - np.arange(1, num + 1)
     # Latest end among the next 1, 2, 4, … rows; a sentinel after the last row outlasts them all.
@@ -138,7 +140,7 @@ def _cut(start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 def _parents(start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-    """Return the spans that have a length, and their parents' rows, UNKNOWN for the outermost; they should nest."""
+    """Return spans longer than 0 ns, and each span's parent row (UNKNOWN for outermost spans); spans should nest."""
     # A span without length is innermost nowhere, and would confuse which spans are open at its time.
     rows = np.flatnonzero(end_ns > start_ns)
     parent = parents(start_ns[rows], end_ns[rows])

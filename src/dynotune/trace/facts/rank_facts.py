@@ -13,14 +13,14 @@ from dynotune.trace.facts.steps import Steps
 from dynotune.trace.timeline import UNKNOWN, Ints, Timeline
 
 APART_SHARE = 0.05
-"""A place with this share of the window is a cause of its own; smaller places of one kind are combined."""
+"""A code place with this share of the time window is a cause of its own; smaller places of one kind are combined."""
 SAID_SHARE = 0.02
-"""Share of a cause: smaller places are not listed."""
+"""Least share of a cause's lost time for a code place to be listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OnDevice:
-    """One device within the window. `gap_places`: where the host spent most of each gap."""
+    """Facts about one device in the time window. `gap_places`: the code place where the host spent most of each gap."""
 
     busy: Busy
     gaps: Gaps
@@ -29,12 +29,12 @@ class OnDevice:
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """One rank within its window.
+    """Facts about one rank in its time window.
 
     Args:
-        devices: by index; empty if none was recorded.
-        device: index of the busiest device, which causes of idle time refer to; None without a device.
-        kernels: None without a device.
+        devices: facts by device index; empty if no device was recorded.
+        device: index of the busiest device; causes of idle time are about this device. None without a device.
+        kernels: facts about the rank's kernels; None without a device.
     """
 
     timeline: Timeline
@@ -65,10 +65,10 @@ class LostTime:
     """Time lost to one cause at one place.
 
     Args:
-        lost_ns: defined for each cause in docs/reference/trace.md.
-        evidence: the figures behind it.
-        work_ns: the part of `lost_ns` in which the device worked, for causes that also include idle time.
-        claim: one sentence, without the figure; "" for that of ranking.toml.
+        lost_ns: lost nanoseconds, as docs/reference/trace.md defines them for each cause.
+        evidence: the figures from which the lost time follows.
+        work_ns: nanoseconds of `lost_ns` in which the device worked, for causes that also include idle time.
+        claim: one sentence on the cause, without the figure; "" for the sentence in ranking.toml.
     """
 
     id: str
@@ -80,13 +80,13 @@ class LostTime:
 
 
 def in_window(facts: RankFacts, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return the nanoseconds of each span inside the window."""
+    """Return how many nanoseconds of each span lie inside the time window."""
     inside: Ints = np.maximum(np.minimum(end_ns, facts.window[1]) - np.maximum(start_ns, facts.window[0]), 0)
     return inside
 
 
 def launched_at(facts: RankFacts, rows: Ints, weight_ns: Ints) -> Place:
-    """Return the place that queued most of these rows of the device, by weight."""
+    """Return the code place that queued the most of the given device spans, counted by weight."""
     launch = facts.timeline.device.launch[rows]
     known = launch != UNKNOWN
     calls, of_row = np.unique(launch[known], return_inverse=True)
@@ -96,7 +96,7 @@ def launched_at(facts: RankFacts, rows: Ints, weight_ns: Ints) -> Place:
 
 
 def heaviest(facts: RankFacts, found: PlaceRows, weight: Ints) -> Place:
-    """Return the function with most of the weight among these places, and in it the operator and the call."""
+    """Return the function with the most weight among the places, and the heaviest operator and CUDA call in it."""
     chosen = np.arange(len(weight))
     for names in (found.function, found.operator, found.call):
         _, of_row = np.unique(names[chosen], return_inverse=True)
@@ -105,10 +105,10 @@ def heaviest(facts: RankFacts, found: PlaceRows, weight: Ints) -> Place:
 
 
 def by_place(facts: RankFacts, found: PlaceRows, lost_ns: Ints) -> Iterator[tuple[Place, Ints]]:
-    """Yield places with their rows: each place with much of the window, largest first, then all others together.
+    """Yield places with their rows: first each place with much time of the window, then all other places together.
 
-    A place is the function if that is known, else the operator. The others get the place of one of them if that has
-    more than half of their time.
+    A place is a function if the function is known, else an operator. The other places together are named after the
+    place that has more than half of their time, if there is one.
     """
     key = np.where(found.function != UNKNOWN, found.function, found.operator)
     keys, of_row = np.unique(key, return_inverse=True)
@@ -125,7 +125,7 @@ def by_place(facts: RankFacts, found: PlaceRows, lost_ns: Ints) -> Iterator[tupl
 
 
 def largest_places(facts: RankFacts, found: PlaceRows, lost_ns: Ints, where: Place, most: int = 3) -> list[str]:
-    """Return the places with the largest parts, in words; none if all is at `where`, which the cause itself names."""
+    """Return the places with the most lost time, as text; none if all is at `where`, which the cause already names."""
     totals: dict[Place, int] = {}
     for place, lost in zip(facts.places.texts(found), lost_ns.tolist(), strict=True):
         totals[place] = totals.get(place, 0) + lost
@@ -146,7 +146,7 @@ def percent(part: float) -> str:
 
 
 def duration(time_ns: float) -> str:
-    """Write nanoseconds in the unit that suits their size."""
+    """Return a duration in nanoseconds as text, in ns, µs, ms or s to suit its size."""
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if time_ns >= size:
             return f"{time_ns / size:.3g} {unit}"
@@ -154,7 +154,7 @@ def duration(time_ns: float) -> str:
 
 
 def per_step(facts: RankFacts, num: int) -> str:
-    """Write a number of events, per step if steps are known."""
+    """Return a number of events as text, divided by the number of steps if steps are known."""
     if facts.num_steps is None:
         return f"{num:,} in the window"
     rate = num / facts.num_steps
@@ -164,7 +164,7 @@ def per_step(facts: RankFacts, num: int) -> str:
 
 
 def of_step(facts: RankFacts, time_ns: float) -> str:
-    """Write nanoseconds of the window, per step if steps are known, for a line with a count in the same unit."""
+    """Return nanoseconds of the window as text, per step if steps are known, to stand beside a count of `per_step`."""
     return duration(time_ns / (facts.num_steps or 1))
 
 

@@ -1,8 +1,9 @@
-"""Phases of a step, and those in which a rank works longer than the others. Defined in docs/reference/trace.md.
+"""Phases of a step, and the phases in which a rank works longer than the others. Defined in docs/reference/trace.md.
 
-Ranks of one job end their steps together, because early ranks wait. So a phase's length means little, and only a rank's
+Ranks of one job end their steps together, because early ranks wait. So the length of a phase means little; the rank's
 own time in the phase counts: without waits for other ranks, and without communication that nothing overlaps. A host
-that runs ahead of its device hides its work behind such waits: then the time to issue a step counts, if longer.
+that runs ahead of its device hides host work behind waits for the device: then the time to issue a step counts, if
+longer.
 """
 
 import re
@@ -19,9 +20,9 @@ from dynotune.trace.facts.steps import BACKWARD, MODULE, named, updates
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline, queued_ns, told_by_name
 
 CHANCE = 0.05
-"""Probability that mere chance names a rank or a phase."""
+"""Largest accepted probability that a rank or a phase is named by mere chance."""
 MOST_PHASES = 2
-"""A rank that is late in more phases is slow altogether."""
+"""A rank that is late in more phases than this counts as slow in the whole step."""
 
 _WRAPPED = re.compile(r"(DistributedDataParallel|FullyShardedDataParallel)\.forward$")
 _BACKWARD_CALL = re.compile(r".*torch/autograd/__init__\.py\(\d+\): backward$")
@@ -31,19 +32,19 @@ _INPUT, _UPLOAD, _FORWARD, _BACKWARD, _OPTIMIZER, _OTHER = range(len(RANK_PHASES
 
 
 def beyond_chance(num: int, of: int, chance: float, tries: int = 1) -> bool:
-    """Tell whether `num` successes in `of` trials are rarer than `CHANCE`, as the best of `tries` attempts."""
+    """Return whether `num` successes in `of` trials are less likely than `CHANCE`, as the best of `tries` attempts."""
     from scipy.special import bdtrc
 
     return num > 0 and tries * float(bdtrc(num - 1, of, chance)) <= CHANCE
 
 
 def may_be_last(own_ns: Ints, rank: int) -> bool:
-    """Tell whether the rank is last more often than one of equal ranks would be, or there are too few steps to tell."""
+    """Return whether the rank is last more often than among equal ranks; also true if too few steps are known."""
     total = own_ns.sum(axis=2)
     num_ranks, num_steps = total.shape
     others = np.delete(total, rank, axis=0)
     middling = np.median(others, axis=1)
-    # Steps are not independent: one process may be slower than equal ones in all of them.
+    # Steps are not independent: one process may be slower than equal processes in all steps.
     if np.median(total[rank]) - middling.max() <= np.ptp(middling):
         return False
     num_last = int((total[rank] > others.max(axis=0)).sum())
@@ -51,10 +52,11 @@ def may_be_last(own_ns: Ints, rank: int) -> bool:
 
 
 def late(own_ns: Ints, rank: int) -> tuple[list[RankPhase], int]:
-    """Return the phases in which a rank is later than the others' median, [] if not known, and its delay in ns.
+    """Return the phases in which a rank is later than the other ranks' median ([] if unknown), and the delay in ns.
 
-    A phase is named if it has, in most steps, more of the delay than all others together. If none has, the longest two
-    are tested together: longer samples take longer in forward and backward. `own_ns`: (ranks, steps, phases).
+    A phase is named if its delay is, in most steps, larger than the delay of all other phases together. If no phase is,
+    the two phases with the longest delay are tested together: longer samples take longer in forward and backward.
+    `own_ns`: (ranks, steps, phases).
     """
     others = np.delete(own_ns, rank, axis=0)
     excess = own_ns[rank] - np.median(others, axis=0)
@@ -70,11 +72,11 @@ def late(own_ns: Ints, rank: int) -> tuple[list[RankPhase], int]:
 def own_sets(
     timeline: Timeline, window: tuple[int, int], collectives: tuple[Ints, Ints, Ints], free: intervals.Set
 ) -> tuple[list[intervals.Set], list[intervals.Set]] | None:
-    """Return when a rank works in each of `RANK_PHASES`, by its device, and by the work that its host issues.
+    """Return a rank's intervals of work in each of `RANK_PHASES`: by its device, and by its host's issued work.
 
     None if forward and backward passes are not distinguishable. Collectives (start, end, queueing time) in which the
-    rank is `free` are left out, except until the backward pass that queued one queues its last. A host that issues
-    nothing more before its device goes on may wait for it: in a call, or because the queue is full.
+    rank is `free` are left out, but not before a backward pass has queued its last collective. A host that issues
+    nothing until its device goes on may be waiting for the device: in a call, or because the queue is full.
     """
     host = on_host(timeline, window)
     if host is None:
@@ -97,7 +99,7 @@ def own_sets(
 
 
 def on_host(timeline: Timeline, window: tuple[int, int]) -> list[intervals.Set] | None:
-    """Return when the host is in each of `RANK_PHASES`; None if forward and backward passes cannot be distinguished."""
+    """Return the host's intervals in each of `RANK_PHASES`; None if forward and backward are not distinguishable."""
     host = timeline.host
     forward = named(timeline, _WRAPPED, HostKind.ANNOTATION, HostKind.OPERATOR)
     if not len(forward):
@@ -111,7 +113,7 @@ def on_host(timeline: Timeline, window: tuple[int, int]) -> list[intervals.Set] 
     drawn = loader_spans(timeline)
     drawn = drawn[host.thread[drawn] == working_thread(timeline)]
     calls, update_ns = updates(timeline)
-    # Of equal times, ends come before beginnings.
+    # At equal times, ends are sorted before beginnings.
     pairs = [
         (_OTHER, host.end_ns[calls]),
         (_OPTIMIZER, ends),
@@ -135,7 +137,7 @@ def on_host(timeline: Timeline, window: tuple[int, int]) -> list[intervals.Set] 
 
 
 def _passes(timeline: Timeline, forward_ns: Ints) -> tuple[Ints, Ints]:
-    """Return begin and end of each backward pass: those of its call, else of its first and last operator."""
+    """Return begin and end of each backward pass: of its `backward` call, else of its first and last operator."""
     host = timeline.host
     calls = outermost(host, named(timeline, _BACKWARD_CALL, HostKind.PYTHON))
     if len(calls):
@@ -148,12 +150,12 @@ def _passes(timeline: Timeline, forward_ns: Ints) -> tuple[Ints, Ints]:
 
 
 def _on_device(timeline: Timeline, window: tuple[int, int], host: list[intervals.Set]) -> list[intervals.Set]:
-    """Return the stretches of each phase: the phase that queued the running work, else the host's phase."""
+    """Return the intervals of each phase: the phase that queued the running work, else the host's phase."""
     rows = np.flatnonzero(classes_of(timeline) != _COMMUNICATION)
     queued = queued_ns(timeline, rows)
     uploads = told_by_name(timeline.names, timeline.device.name[rows], lambda name: name.startswith("Memcpy HtoD"))
     inside = [(intervals.covered(one, queued, queued + 1) > 0) & ~uploads for one in host]
-    # Computation hides the copies beside it, and running work hides the host's delays.
+    # Computation hides concurrent memory copies, and running device work hides the host's delays.
     inside[_UPLOAD] |= uploads
     taken, found = intervals.union_of(timeline.device, rows[:0]), list(host)
     for phase in (_FORWARD, _BACKWARD, _OPTIMIZER, _OTHER, _INPUT, _UPLOAD):

@@ -1,4 +1,4 @@
-"""Collectives of a rank, and the ranks of one job compared: clock offsets, waits, and the rank they wait for."""
+"""Facts about a rank's collectives, and a comparison of a job's ranks: clock offsets, waits, and the straggler."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ TOGETHER_NS = 1_000_000
 differences mean different collectives."""
 
 STRAGGLER_SHARE = 0.02
-"""Share of the window that others must wait for a rank to make it stand out; steps vary by less."""
+"""Share of the time window that other ranks must wait for a straggler; ordinary variation between steps is smaller."""
 
-# The share of collectives matched by their order that must end together for that order to be accepted.
+# Least share of collectives, matched by their order, that must end together for this matching to be accepted.
 _BELIEVED = 0.8
-# The fewest collectives from which clock offsets are derived: one always agrees with itself, two with their median.
+# Fewest collectives from which clock offsets are derived: one or two collectives always agree with their median.
 _FEWEST = 3
-# The most collectives of one name by which two recordings may differ at their edges.
+# Most collectives of one name that one recording may have more than another, at the recordings' edges.
 _MOST_LAG = 8
 
 _COMMUNICATION = CLASSES.index("communication")
@@ -35,10 +35,10 @@ _COMMUNICATION = CLASSES.index("communication")
 
 @dataclass(frozen=True, slots=True)
 class _Collectives:
-    """Collectives of one rank that start in its window, in order: positions of each name, and times.
+    """Collectives of one rank that start in its time window, in order: positions of each name, and times.
 
     Args:
-        queued_ns: when the host requested them.
+        queued_ns: when the host queued each collective.
         on_host: whether the rank has no device.
     """
 
@@ -51,7 +51,7 @@ class _Collectives:
 
 @dataclass(frozen=True, slots=True)
 class _Alignment:
-    """Offsets of each rank's clock against the first rank's, and columns of collectives that all ranks share."""
+    """Offset of each rank's clock from the first rank's clock, and the collectives that all ranks share."""
 
     aligned_by: Literal["clock", "collectives", "nothing"]
     offset_ns: list[int] | None
@@ -59,9 +59,9 @@ class _Alignment:
 
 
 def communication(timeline: Timeline, window: Window) -> Communication | None:
-    """Return the collectives of one rank inside the window [start, end) of nanoseconds; None if there are none.
+    """Return facts about one rank's collectives in the time window [start, end) of ns; None without collectives.
 
-    Times are of the union on each device, summed over devices.
+    Times are of the union of the collectives on each device, summed over devices.
     """
     device = timeline.device
     collective = classes_of(timeline) == _COMMUNICATION
@@ -85,10 +85,10 @@ def communication(timeline: Timeline, window: Window) -> Communication | None:
 
 
 def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Sequence[Steps | None]) -> Ranks | None:
-    """Compare the ranks of one job, each in its own window; None for fewer than two.
+    """Compare the ranks of one job, each in its own time window; None for fewer than two ranks.
 
     Args:
-        timelines, windows, steps: one per rank, in the same order.
+        timelines, windows, steps: one of each per rank, in the same order of ranks.
     """
     if len(timelines) < 2:
         return None
@@ -140,7 +140,7 @@ def _collectives(timeline: Timeline, window: Window) -> _Collectives:
 
 
 def _free(timeline: Timeline, window: Window) -> intervals.Set:
-    """Return the stretches in which a rank computes nothing: on its devices, else on its working thread."""
+    """Return the intervals in which a rank computes nothing: on its devices or, without a device, on its thread."""
     if not len(timeline.device):
         return host_time.without_operators(timeline, window)
     computes = intervals.union_of(timeline.device, classes_of(timeline) != _COMMUNICATION, window)
@@ -148,7 +148,7 @@ def _free(timeline: Timeline, window: Window) -> intervals.Set:
 
 
 def _align(timelines: Sequence[Timeline], collectives: list[_Collectives]) -> _Alignment:
-    """Align ranks by their clocks if the collectives do not contradict these; else by the collectives."""
+    """Align ranks by their clocks if the collectives do not contradict the clocks; else by the collectives."""
     clock = _clock_offsets(timelines)
     first = collectives[0]
     if clock is not None and all(own.on_host for own in collectives):
@@ -170,14 +170,14 @@ def _align(timelines: Sequence[Timeline], collectives: list[_Collectives]) -> _A
 
 
 def _clock_offsets(timelines: Sequence[Timeline]) -> list[int] | None:
-    """Return how far each rank's clock is ahead of the first rank's, by the recordings; None if not recorded."""
+    """Return how far each rank's clock is ahead of the first rank's clock; None if the recordings lack clock bases."""
     bases = [timeline.clock_base_ns for timeline in timelines]
     known = [base for base in bases if base is not None]
     return [known[0] - base for base in known] if len(known) == len(bases) else None
 
 
 def _by_order(first: _Collectives, other: _Collectives) -> tuple[NDArray[np.int64], int] | None:
-    """Return pairs of rows, shape (2, n), and the clock's offset, if the i-th collectives of a name end together."""
+    """Return pairs of rows, shape (2, n), and the clock offset, if the i-th collectives of each name end together."""
     found = _ith_of_names(first, other)
     if not any(pairs.size for pairs in found):
         return None
@@ -189,10 +189,10 @@ def _by_order(first: _Collectives, other: _Collectives) -> tuple[NDArray[np.int6
 
 
 def _overlapping(first: _Collectives, other: _Collectives, offset_ns: int) -> NDArray[np.int64] | None:
-    """Return pairs of rows of collectives on the host, shape (2, n), of names whose i-th collectives overlap in time.
+    """Return pairs of host collectives (rows, shape (2, n)) of names whose i-th collectives overlap in time.
 
-    A thread of the host may learn late that a collective has ended, so ends may differ. The root of a broadcast may
-    leave before another rank joins.
+    A host thread may notice late that a collective has ended, so the recorded ends may differ between ranks. The root
+    of a broadcast may leave before another rank joins.
     """
     believed = []
     for both in _ith_of_names(first, other):
@@ -204,7 +204,7 @@ def _overlapping(first: _Collectives, other: _Collectives, offset_ns: int) -> ND
 
 
 def _ith_of_names(first: _Collectives, other: _Collectives) -> list[NDArray[np.int64]]:
-    """Return pairs of rows, each of shape (2, n), of each name that occurs about as often on both ranks."""
+    """Return pairs of rows, shape (2, n), for each collective's name that occurs about as often on both ranks."""
     pairs = []
     for name in sorted(first.of_name.keys() & other.of_name.keys()):
         a, b = first.of_name[name], other.of_name[name]
@@ -214,7 +214,7 @@ def _ith_of_names(first: _Collectives, other: _Collectives) -> list[NDArray[np.i
 
 
 def _best_lag(a: Ints, b: Ints, ends_a: Ints, ends_b: Ints) -> NDArray[np.int64]:
-    """Return rows of the same name in order; if their numbers differ, shifted so that they end most nearly together."""
+    """Return paired rows of one name in order; if the counts differ, shifted so that pairs end close together."""
     num = min(len(a), len(b))
     candidates = [np.stack((a[lag : lag + num], b[:num])) for lag in range(len(a) - num + 1)]
     candidates += [np.stack((a[:num], b[lag : lag + num])) for lag in range(1, len(b) - num + 1)]
@@ -226,14 +226,14 @@ def _best_lag(a: Ints, b: Ints, ends_a: Ints, ends_b: Ints) -> NDArray[np.int64]
 
 
 def _by_time(first: _Collectives, other: _Collectives, offset_ns: int) -> NDArray[np.int64]:
-    """Return pairs of rows, shape (2, n), of one name that end together on known clocks, each the other's nearest."""
+    """Return pairs of rows, shape (2, n), of one name that end together on known clocks, nearest to each other."""
     pairs = [np.empty((2, 0), dtype=np.int64)]
     for name in sorted(first.of_name.keys() & other.of_name.keys()):
         a, b = first.of_name[name], other.of_name[name]
         ends_a, ends_b = first.end_ns[a], other.end_ns[b] - offset_ns
         nearest = _nearest(ends_a, ends_b)
         mutual = _nearest(ends_b, ends_a)[nearest] == np.arange(len(a))
-        # If collectives follow each other closely, near ends prove little.
+        # If collectives follow each other closely, ends close in time prove little.
         spacing = min((int(np.median(np.diff(np.sort(ends)))) for ends in (ends_a, ends_b) if len(ends) > 1), default=0)
         near = np.abs(ends_b[nearest] - ends_a) <= min(TOGETHER_NS, spacing // 10)
         pairs.append(np.stack((a[mutual & near], b[nearest[mutual & near]])))
@@ -250,7 +250,7 @@ def _nearest(times: Ints, among: Ints) -> NDArray[np.int64]:
 
 
 def _on_all_ranks(pairs: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Return rows of shape (ranks, n): the first rank's rows with a partner on every other rank, and the partners."""
+    """Return rows of shape (ranks, n): the first rank's rows that have a partner on every other rank, with partners."""
     common = pairs[0][0]
     for of_rank in pairs[1:]:
         common = np.intersect1d(common, of_rank[0])
@@ -262,9 +262,9 @@ def _on_all_ranks(pairs: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 def _waits(
     collectives: list[_Collectives], windows: Sequence[Window], free: Sequence[intervals.Set], alignment: _Alignment
 ) -> tuple[list[int], NDArray[np.int64]]:
-    """Return the nanoseconds that each rank waits, and those that rank i waits for rank j, shape (ranks, ranks).
+    """Return the ns that each rank waits, and the ns that rank i waits for rank j, shape (ranks, ranks).
 
-    A rank without a device waits while it is `free` of operators. A collective beside an operator delays nothing.
+    A rank without a device waits while no operator runs (`free`). A collective beside an operator delays no rank.
     """
     assert alignment.offset_ns is not None
     rows = list(zip(collectives, alignment.matched, alignment.offset_ns, strict=True))
@@ -285,14 +285,14 @@ def _waits(
 
 
 def _joined_ns(collectives: list[_Collectives], alignment: _Alignment) -> Ints:
-    """Return when each rank joined each matched collective, on the first rank's clock, shape (ranks, n)."""
+    """Return the time at which each rank joined each matched collective, on the first rank's clock, (ranks, n)."""
     assert alignment.offset_ns is not None
     rows = zip(collectives, alignment.matched, alignment.offset_ns, strict=True)
     return np.stack([own.start_ns[at] - offset for own, at, offset in rows])
 
 
 def _laps(collectives: list[_Collectives], steps: Steps, alignment: _Alignment) -> tuple[Ints, Ints]:
-    """Return the column of each step's last collective, and when its last rank joined: from then on all go on."""
+    """Return the column of each step's last collective, and when the last rank joined it and all ranks went on."""
     queued = collectives[0].queued_ns[alignment.matched[0]]
     step = np.searchsorted(steps.start_ns, queued, side="right") - 1
     inside = np.flatnonzero((step >= 0) & (queued < steps.end_ns[step]))
@@ -311,7 +311,7 @@ def _own_ns(
     free: Sequence[intervals.Set],
     alignment: _Alignment,
 ) -> Ints | None:
-    """Return own times by devices and by hosts' issued work, (2, ranks, laps, phases); None if they are not known."""
+    """Return ranks' own times, by device and by host-issued work, (2, ranks, laps, phases); None if unknown."""
     if steps is None or not len(steps.start_ns) or not alignment.matched.size or alignment.offset_ns is None:
         return None
     (laps, joined), found = _laps(collectives, steps, alignment), []
@@ -328,7 +328,7 @@ def _own_ns(
 
 
 def _late(own_ns: Ints) -> tuple[int | None, list[RankPhase], int | None, Ints]:
-    """Return the straggler, its phases, its delay in ns, and the own times (device's or host's) that show it best."""
+    """Return the straggler, its phases, its delay in ns, and the own times (of device or host) that show most delay."""
     total = own_ns.sum(axis=3).max(axis=0)[..., None]
     rank = int(np.median(total, axis=1).argmax())
     late_ns = rank_phases.late(total, rank)[1]
@@ -339,7 +339,7 @@ def _late(own_ns: Ints) -> tuple[int | None, list[RankPhase], int | None, Ints]:
 
 
 def _straggler(for_whom: NDArray[np.int64], windows: Sequence[Window]) -> int | None:
-    """Return the rank that others wait for most, and beyond a share of their windows, if own times are not known."""
+    """Return the rank that the others wait for most, for a notable share of their windows, if own times are unknown."""
     caused = for_whom.sum(axis=0)
     rank = int(caused.argmax())
     others = sum(end - start for index, (start, end) in enumerate(windows) if index != rank)
@@ -367,7 +367,7 @@ def _busy_s(timeline: Timeline, window: Window) -> float | None:
 
 
 def _imbalance(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Sequence[Steps | None]) -> float | None:
-    """Return the largest over the smallest compute time of ranks, per step if steps are known; None if one is 0."""
+    """Return the ratio of the largest to the smallest compute time of ranks (per step if known); None if one is 0."""
     on_host = not any(len(timeline.device) for timeline in timelines)
     compute_ns = _operators_ns if on_host else _compute_ns
     compute = [compute_ns(*pair) for pair in zip(timelines, windows, strict=True)]

@@ -1,4 +1,4 @@
-"""Find where in the program something happened: the user's function, the operator in it, the CUDA call."""
+"""Find where in the program an event happened: the user's function, the operator in the function, the CUDA call."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from dynotune.trace.facts.steps import STEP
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
 AROUND_SHARE = 0.9
-"""Share of the window: an annotation that covers more is the program itself, not a place in it."""
+"""Largest share of the time window for an annotation to be a place: one that covers more is the whole program."""
 FUNCTION = re.compile(r"(?P<file>.+?)(\(\d+\)|(?<=\.py)): ")
 
 
 def is_users(function: str) -> bool:
-    """Tell whether a Python function, by its recorded name, is the user's own: see docs/reference/trace.md."""
+    """Return whether the recorded name is of a user's own Python function, as docs/reference/trace.md defines."""
     file = _file(function)
     return bool(file) and not is_of_library(file)
 
 
 def has_file(function: str) -> bool:
-    """Tell whether a Python function, by its recorded name, is in a file: the user's own or a library's."""
+    """Return whether the recorded name is of a Python function in a file, of the user or of a library."""
     return _file(function) != ""
 
 
 def _file(function: str) -> str:
-    """Return the file of a Python function; "" for built-in ones, `nn.Module: Linear_3` and code that has no file."""
+    """Return a Python function's file; "" for built-in functions, `nn.Module: Linear_3` and code without a file."""
     match = FUNCTION.match(function)
     if match is None or (match["file"].startswith("<") and not match["file"].startswith("<ipython-input")):
         return ""
@@ -43,7 +43,7 @@ def _file(function: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlaceRows:
-    """Places, one per row, as indices into `Timeline.names`: int64, UNKNOWN if the trace does not have the value."""
+    """Code places, one per row, as int64 indices into `Timeline.names`; UNKNOWN for a name that the trace lacks."""
 
     function: Ints
     operator: Ints
@@ -61,7 +61,7 @@ class PlaceRows:
 
 
 class Places:
-    """Places within a window. Each thread's nesting of spans is computed when it is first needed."""
+    """Code places in a time window. The nesting of a thread's spans is computed when it is first needed."""
 
     def __init__(self, timeline: Timeline, window: tuple[int, int]) -> None:
         self.timeline, self.window = timeline, window
@@ -73,28 +73,28 @@ class Places:
         self._num_functions = dict(zip(threads.tolist(), num.tolist(), strict=True))
 
     def at(self, thread: Ints, time_ns: Ints) -> PlaceRows:
-        """Return the places of these threads at these times."""
+        """Return for each pair of a thread and a time the code place of the thread at the time."""
         return self._each(thread, lambda spans, of_thread: spans.at(time_ns[of_thread]))
 
     def of_spans(self, rows: Ints) -> PlaceRows:
-        """Return the places in which these rows of the host begin."""
+        """Return the code place in which each of the given host spans begins."""
         host = self.timeline.host
         return self.at(host.thread[rows].astype(np.int64), host.start_ns[rows])
 
     def of_calls(self, rows: Ints) -> PlaceRows:
-        """Return the places of these rows of the host, each a CALL."""
+        """Return the code place of each of the given host spans, all of which are CUDA calls (CALL)."""
         found = self.of_spans(rows)
         return PlaceRows(found.function, found.operator, self.timeline.host.name[rows].astype(np.int64))
 
     def mostly(self, thread: Ints, start_ns: Ints, end_ns: Ints) -> PlaceRows:
-        """Return where these threads spent the largest part of these stretches.
+        """Return for each interval the code place at which the interval's thread spent most of the time.
 
-        The call is the one that took most of the stretch, if that is more than half.
+        The place's CUDA call is the call that took most of the interval, if that is more than half.
         """
         return self._each(thread, lambda spans, of_thread: spans.mostly(start_ns[of_thread], end_ns[of_thread]))
 
     def deepest(self, thread: int, start_ns: int, end_ns: int) -> str:
-        """Return the Python function, the user's or a library's, deepest in the stack for over half of the stretch.
+        """Return for each interval the Python function (of user or library) deepest in the stack for over half of it.
 
         "" if no stacks were recorded.
         """
@@ -114,7 +114,7 @@ class Places:
         return self.timeline.names[names[deepest]] if 2 * held[deepest] > end_ns - start_ns else ""
 
     def texts(self, found: PlaceRows) -> list[Place]:
-        """Return the places in words. Equal rows share one object."""
+        """Return the code places as `Place` texts. Equal rows share one object."""
         rows = np.column_stack((found.function, found.operator, found.call))
         distinct, of_row = np.unique(rows, axis=0, return_inverse=True)
         names = [*self.timeline.names, ""]
@@ -122,7 +122,7 @@ class Places:
         return [places[index] for index in of_row.ravel().tolist()]
 
     def _each(self, thread: Ints, ask: Callable[[_Thread, Ints], PlaceRows]) -> PlaceRows:
-        """Ask each thread for its rows: with the user's functions first, then with all functions for the other rows."""
+        """Compute each thread's rows: among the user's functions, then among all functions for rows without one."""
         found = PlaceRows.none(len(thread))
         for one in np.unique(thread[thread != UNKNOWN]).tolist():
             of_thread = np.flatnonzero(thread == one)
@@ -144,7 +144,7 @@ class Places:
 
 
 class _Thread:
-    """One thread's functions of a kind, with the operators and annotations in and around them."""
+    """One thread's functions of one kind, with the operators and annotations inside and around these functions."""
 
     def __init__(self, timeline: Timeline, thread: int, window: tuple[int, int], chosen: NDArray[np.bool_]) -> None:
         host = timeline.host
@@ -152,8 +152,8 @@ class _Thread:
         own = np.flatnonzero((host.thread[:until] == thread) & (host.end_ns[:until] >= window[0]))
         is_step = np.array([STEP.match(name) is not None for name in timeline.names], dtype=bool)
         kind, name = host.kind[own], host.name[own]
-        # A step of the profiler starts in one call and ends in the next, so it encloses nothing properly. A span around
-        # the whole window is not a place either.
+        # A profiler step starts in one call of `step` and ends in the next call, so its span encloses no span properly.
+        # A span around the whole time window is not a place either.
         inside = np.minimum(host.end_ns[own], window[1]) - np.maximum(host.start_ns[own], window[0])
         around = is_step[name] | (inside >= AROUND_SHARE * (window[1] - window[0]))
         operators = (kind == HostKind.OPERATOR) | ((kind == HostKind.ANNOTATION) & ~around)
@@ -180,7 +180,7 @@ class _Thread:
         )
 
     def mostly(self, start_ns: Ints, end_ns: Ints) -> PlaceRows:
-        # Cut the stretches where the place may change: within each piece the place is that of the piece's start.
+        # Cut the intervals wherever the place may change: the place at a piece's start holds for the whole piece.
         first = np.searchsorted(self.edges, start_ns, side="right")
         owner, edge = _ranges(first, np.searchsorted(self.edges, end_ns, side="left"))
         piece_of = np.concatenate((np.arange(len(start_ns)), owner))
@@ -199,7 +199,7 @@ class _Thread:
         return PlaceRows(key // base - 1, key % base - 1, call)
 
     def _called(self, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-        """Return the name of the call that took most of each stretch, and the nanoseconds that it took in it."""
+        """Return the CUDA call that took most of each interval, and the nanoseconds that the call took there."""
         first = np.searchsorted(self.calls.end_ns, start_ns, side="right")
         owner, row = _ranges(first, np.searchsorted(self.calls.start_ns, end_ns))
         begins = np.maximum(self.calls.start_ns[row], start_ns[owner])
@@ -215,7 +215,7 @@ def _nested(timeline: Timeline, rows: Ints) -> Nesting:
 
 
 def _through(values: NDArray[Any], index: Ints, missing: int | bool = UNKNOWN) -> NDArray[Any]:
-    """Return `values[index]`, and `missing` where the index is UNKNOWN."""
+    """Return `values[index]`, with `missing` wherever the index is UNKNOWN."""
     found = np.full(len(index), missing, dtype=values.dtype)
     known = index != UNKNOWN
     found[known] = values[index[known]]
@@ -223,14 +223,14 @@ def _through(values: NDArray[Any], index: Ints, missing: int | bool = UNKNOWN) -
 
 
 def _ranges(first: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Return all numbers of the ranges [first, end), and the range of each number."""
+    """Return all integers of the ranges [first, end), and for each integer the index of its range."""
     num = np.maximum(end - first, 0)
     owner = np.repeat(np.arange(len(num)), num)
     return owner, np.arange(len(owner)) - np.repeat(np.cumsum(num) - num, num) + first[owner]
 
 
 def _largest(owner: Ints, key: Ints, weight: Ints, num_owners: int) -> tuple[Ints, Ints]:
-    """Return each owner's key with the largest summed weight, and that sum; UNKNOWN and 0 for owners without one."""
+    """Return each owner's key with the largest summed weight, and this sum; UNKNOWN and 0 for owners without a key."""
     best, total = np.full(num_owners, UNKNOWN, dtype=np.int64), np.zeros(num_owners, dtype=np.int64)
     if not len(owner):
         return best, total
@@ -257,8 +257,8 @@ PACKAGES = re.compile(
     r"|torchmetrics|torchrec|torchtext|torchtune|torchvision|tqdm|transformer_engine|transformers|triton|trl|typer"
     r"|typing_extensions|ultralytics|unsloth|urllib3|uvicorn|vllm|wandb|webdataset|xformers|yaml"
 )
-"""Packages by the first part of a file's path. torch's profiler removes the entries of `sys.path` from the paths of
-files, so an installed package's path begins with its name."""
+"""Names of installed packages, as the first folder of a file's path. torch's profiler removes the entries of `sys.path`
+from the paths of files, so an installed package's path begins with its name."""
 
 _INSTALLED = re.compile(
     r"(?:^|[/\\])(?:site-packages|dist-packages|lib(?:64)?[/\\]python3[^/\\]*|python3\d+\.zip|torch|torchinductor_[^/\\]*)"
@@ -268,6 +268,6 @@ _INSTALLED = re.compile(
 
 @cache
 def is_of_library(file: str) -> bool:
-    """Tell whether a file is of an installed package, the standard library, torch or our agent, or made by torch."""
+    """Return whether a file is of an installed package, the standard library or our agent, or generated by torch."""
     first = file.split("/")[0].removesuffix(".py")
     return bool(_INSTALLED.search(file) or PACKAGES.fullmatch(first)) or first in sys.stdlib_module_names

@@ -1,4 +1,4 @@
-"""Steps of a recorded program, and the window that they span. Defined in docs/reference/trace.md."""
+"""Find the steps of a recorded program, and the time window that the steps span. Defined in docs/reference/trace.md."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 MIN_CYCLES = 3
 """A pattern that occurs twice may be chance."""
 MIN_SIMILARITY = 0.9
-"""Two cycles are similar if they share this part of their tokens: a line logged every tenth step changes a few."""
+"""Two cycles are similar if they share at least this fraction of tokens: logging every tenth step changes a few."""
 MIN_REGULAR_SHARE = 0.8
-"""Share of the cycles that must be similar to the typical one."""
+"""Least share of the cycles that must be similar to the typical cycle."""
 MIN_DISTINCT = 4
 """A cycle of fewer distinct tokens ("linear, relu") may just as well be a stack of layers as a step."""
 MAX_TRIED = 64
-"""Most tokens tried as the mark of a cycle: if a program has a cycle, its rarest tokens show it."""
+"""Most tokens that are tried as the boundary of a cycle: the rarest tokens of a program show the boundary."""
 MAX_CELLS = 20_000_000
-"""Most cycles times distinct tokens that are counted."""
+"""Largest size (cycles times distinct tokens) of the table of token counts."""
 
 
 def smallest_period(tokens: Ints) -> int | None:
@@ -43,10 +43,10 @@ class Tokens:
     """Actions of a program, in its order.
 
     Args:
-        id: number of the token, from 0 without gaps, int64.
-        is_work: for each id, whether it belongs to the work that repeats. The user's annotations and results read back
-            do not: they may occur irregularly.
-        is_whole: for each id, whether it alone can be a whole step (a CUDA graph).
+        id: the token's kind as a number, from 0 without gaps, int64.
+        is_work: for each id, whether the token is work that repeats. The user's annotations and reads of results are
+            not: they may occur irregularly.
+        is_whole: for each id, whether the token alone can be a whole step (a CUDA graph).
     """
 
     id: Ints
@@ -60,12 +60,13 @@ class Tokens:
 
 
 def cuts(tokens: Tokens) -> Ints | None:
-    """Return where the cycles of a long sequence start, and where the last one ends; None if nothing repeats.
+    """Return the start of each cycle of a long sequence, and the end of the last cycle; None if nothing repeats.
 
-    Every token that occurs three times or more may mark the cycle, as it occurs once in each cycle. The rarest token
-    that divides the sequence into similar parts is chosen, so that a loop over layers inside a step is not mistaken for
-    steps. If only one or two steps were recorded, such a loop is all that repeats: it is recognised by the work between
-    its runs, before the first and after the last, which a usual cycle does not contain.
+    A token that occurs three times or more may occur once in each cycle and so mark the cycle's boundary. The rarest
+    token that divides the sequence into similar pieces is chosen, so that a loop over layers inside a step is not
+    mistaken for steps. If only one or two steps were recorded, a loop over layers is all that repeats. Such a loop is
+    recognised by the work between its runs, before the first run and after the last, which a usual cycle does not
+    contain.
     """
     num_ids = len(tokens.is_work)
     counts = np.bincount(tokens.id, minlength=num_ids)
@@ -94,7 +95,7 @@ def _even(lengths: Ints) -> bool:
 
 
 def _alike(tokens: Tokens, at: Ints) -> Ints | None:
-    """Return `at`, with the end of the last cycle, if the parts between these positions are similar."""
+    """Return the positions `at`, with the end of the last cycle, if the pieces between the positions are similar."""
     num_ids = len(tokens.is_work)
     part = np.zeros(len(tokens.id), dtype=np.int64)
     part[at] = 1
@@ -130,7 +131,7 @@ MODULE = re.compile(r"nn\.Module: ")
 BACKWARD = re.compile(r"autograd::engine::")
 READS_BACK = re.compile(r"aten::(item|_local_scalar_dense|is_nonzero)$|Memcpy DtoH")
 MIN_WHOLE = 0.9
-"""A stretch at the recording's edge is a whole step if it has this part of a usual step's work."""
+"""Work at an edge of the recording is a whole step if it has at least this fraction of a usual step's work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class Steps:
 
 
 def find(timeline: Timeline) -> Steps:
-    """Find the steps: those the profiler marked, else a cycle that repeats, else none."""
+    """Find the steps: the steps that the profiler marked, else the cycles that repeat, else no steps."""
     marked = _marked(timeline)
     if len(marked):
         return Steps(timeline.host.start_ns[marked], timeline.host.end_ns[marked], "profiler")
@@ -159,7 +160,7 @@ def find(timeline: Timeline) -> Steps:
 
 
 def window(timeline: Timeline, steps: Steps) -> tuple[int, int]:
-    """Return start and end in ns of the part that all figures refer to; equal if the trace contains no work."""
+    """Return start and end (ns) of the time window that all figures describe; equal if the trace contains no work."""
     host, device = timeline.host, timeline.device
     if len(steps):
         start_ns, end_ns = int(steps.start_ns.min()), int(steps.end_ns.max())
@@ -174,7 +175,7 @@ def window(timeline: Timeline, steps: Steps) -> tuple[int, int]:
 
 
 def named(timeline: Timeline, pattern: re.Pattern[str], *kinds: HostKind) -> Ints:
-    """Return rows of the host's spans of these kinds whose name begins with the pattern."""
+    """Return the host spans (rows) of the given kinds whose name matches the pattern from its beginning."""
     matching = np.array([pattern.match(name) is not None for name in timeline.names], dtype=bool)
     if not matching.any():
         return np.empty(0, dtype=np.int64)
@@ -184,7 +185,7 @@ def named(timeline: Timeline, pattern: re.Pattern[str], *kinds: HostKind) -> Int
 
 
 def _marked(timeline: Timeline) -> Ints:
-    """Return the profiler's annotations, each step once, since several threads may carry it."""
+    """Return the profiler's step annotations, without repeats of a step's annotation on further threads."""
     rows = named(timeline, STEP, HostKind.ANNOTATION, HostKind.OPERATOR)
     if not len(rows):
         return rows
@@ -196,7 +197,7 @@ def _marked(timeline: Timeline) -> Ints:
 def _from_markers(timeline: Timeline) -> Ints | None:
     """Find the edges of steps by actions that a training loop does once per step: optimizer step, batch, model call.
 
-    Empty if there are such markers but they do not repeat three times: then no shorter cycle is a step.
+    Empty if there are such actions but they do not repeat three times: then no shorter cycle is a step.
     """
     host = timeline.host
     kinds = (HostKind.ANNOTATION, HostKind.OPERATOR)
@@ -218,9 +219,9 @@ def _from_markers(timeline: Timeline) -> Ints | None:
 
 
 def _behind(start_ns: Ints, end_ns: Ints, begins_ns: Ints, period: int) -> Ints:
-    """Return edges after every `period`-th optimizer step: where the next cycle begins, else where that step ended."""
+    """Return an edge after every `period`-th optimizer step: the next cycle's begin, else the optimizer step's end."""
     pauses = start_ns[1:] - end_ns[:-1]
-    # If there are several optimizers, the last of a cycle is followed by the longest pause.
+    # With several optimizers, the longest pause follows the last optimizer of a cycle.
     last = np.arange(int(np.argmax([np.median(pauses[phase::period]) for phase in range(period)])), len(end_ns), period)
     following = np.searchsorted(begins_ns, end_ns[last])
     begin = np.append(begins_ns, np.iinfo(np.int64).max)[following]
@@ -229,7 +230,7 @@ def _behind(start_ns: Ints, end_ns: Ints, begins_ns: Ints, period: int) -> Ints:
 
 
 def _whole(timeline: Timeline, edges: Ints, begins_ns: Ints) -> Ints:
-    """Return edges without those of empty cycles, and with the recording's own if a whole step is there."""
+    """Return the edges without empty cycles, plus an edge of the recording if a whole step lies between."""
     host = timeline.host
     work = np.flatnonzero((host.kind == HostKind.OPERATOR) | (host.kind == HostKind.CALL))
     before = np.searchsorted(host.start_ns[work], edges)
@@ -246,7 +247,7 @@ def _whole(timeline: Timeline, edges: Ints, begins_ns: Ints) -> Ints:
 
 
 def _from_work(timeline: Timeline) -> Ints | None:
-    """Find the edges of the cycle in which operators repeat; without such a cycle, that of the device's work."""
+    """Find the edges of the cycle in which operators repeat; without one, of the cycle in which device work repeats."""
     for sequence in (_operators, _device_work):
         tokens, start_ns, last_end_ns = sequence(timeline)
         at = cuts(tokens)
@@ -277,7 +278,7 @@ def _operators(timeline: Timeline) -> tuple[Tokens, Ints, int]:
 
 
 def _device_work(timeline: Timeline) -> tuple[Tokens, Ints, int]:
-    """Return the work that each call queued, in the order of the calls; if unknown, the device's work in its order."""
+    """Return the device work in the order of the calls that queued it; if these are unknown, in order of time."""
     host, device = timeline.host, timeline.device
     launched = np.flatnonzero(device.launch != UNKNOWN)
     if not len(launched):
@@ -296,15 +297,15 @@ def _device_work(timeline: Timeline) -> tuple[Tokens, Ints, int]:
 
 
 def _reads_back(timeline: Timeline, names: Ints) -> NDArray[np.bool_]:
-    """Tell which names are of results read back to the host, for instance for a line logged every tenth step."""
+    """Return which names are reads of results by the host, for instance for a log line every tenth step."""
     return np.array([READS_BACK.match(timeline.names[name]) is not None for name in names.tolist()], dtype=bool)
 
 
-# Where optimizers update. In `step(closure)`, as Lightning calls it, the update follows the closure's backward pass.
+# When optimizers update. In Lightning's `step(closure)`, the update follows the closure's backward pass.
 
 
 def updates(timeline: Timeline, within: tuple[int, int] | None = None) -> tuple[Ints, Ints]:
-    """Return the host's calls of `Optimizer.step`, wholly `within` a window, and when each begins to update, ns."""
+    """Return calls of `Optimizer.step` wholly `within` a time window, and the time (ns) when each begins to update."""
     host = timeline.host
     calls = named(timeline, OPTIMIZER, HostKind.ANNOTATION, HostKind.OPERATOR)
     if within is not None:

@@ -1,4 +1,4 @@
-"""The text of a file, plain or gzipped, one chunk at a time."""
+"""Read the text of a file, plain or gzipped, one chunk at a time."""
 
 import zlib
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ Chunk = tuple[int, bytes]
 def default_limit(size_bytes: int) -> int:
     """Return the limit in bytes for the unpacked text of a gzipped file of this size, unless the user gives another.
 
-    Recorded traces shrink to between a tenth and a thirtieth, and gzip's limit is a thousandth: 100 times allows any
-    trace but no bomb. A file that unpacks to less than 1 GiB may be of any density, as that takes only seconds.
+    gzip shrinks recorded traces to between a tenth and a thirtieth, and hostile data to a thousandth: a limit of 100
+    times the file's size allows any trace but no bomb. Up to 1 GiB of text is always allowed, as it takes only seconds.
     """
     return max(_LARGEST_RATIO * size_bytes, _ALWAYS_BYTES)
 
@@ -67,7 +67,8 @@ def _members(path: Path, chunk_bytes: int) -> Iterator[Chunk]:
         packed = b""
         while packed or (packed := file.read(_PACKED_BYTES)):
             if member.eof:
-                # Gzip files may be joined end to end; zeros may pad the last; anything else after it is not text.
+                # Gzip files may be joined end to end; zeros may pad the last; any other bytes after the last are not
+                # text.
                 packed = packed.lstrip(b"\0")
                 if not packed.startswith(GZIP[:1]):
                     return

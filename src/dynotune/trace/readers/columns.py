@@ -30,11 +30,11 @@ from dynotune.trace.timeline import (
     joined,
 )
 
-# Below this, a float64 of microseconds is within half a nanosecond of the decimal that was written.
+# Below this, a float64 of microseconds is within half a nanosecond of the decimal number in the file.
 _EXACT_BELOW_US = 2.0**43
-_LATEST_US = 2.0**52  # the year 2112; the sum of two such times still fits 64 bits of nanoseconds
+_LATEST_US = 2.0**52  # the year 2112; the sum of two times up to this one still fits 64 bits of nanoseconds
 
-# Numbers of categories: up to 9 a kind of host span, from 10 on a kind of device span, and others.
+# Numbers of event categories: up to 9 for kinds of host spans, from 10 on for kinds of device spans and others.
 _DEVICE_FROM, _MEMORY, _NAMES, _NONE = 10, 20, 21, 22
 _TABLES = {
     "cpu_op": HostKind.OPERATOR,
@@ -57,18 +57,18 @@ _TABLES = {
     "": _NAMES,
 }
 _FLOWS = ("ac2g", "async_cpu_to_gpu")
-# Spans that repeat other spans, or that are the profiler's own.
+# Categories of spans that repeat other spans, or that belong to the profiler itself.
 _NO_ACTIVITY = ("trace", "overhead", "gpu_user_annotation", "cuda_sync", "cuda_profiler_range", "cuda_event")
-# Written as operators before they had a category of their own.
+# Older versions of torch wrote these annotations in the category of operators.
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#")
 
 Id = int | str | float | None
 Place = tuple[Id, Id]
-"""Process and thread, as the event names them; for work on a device, the device's index and the stream."""
+"""Process and thread as an event names them; for device work, the device's index and the stream."""
 
 
 class _Args(msgspec.Struct, gc=False):
-    """Values of any type, since programs may name their spans' arguments likewise. Only integers are used."""
+    """Arguments of an event, of any type, since programs may choose the same argument names. Only integers are used."""
 
     correlation: Any = None
     device: Any = None
@@ -83,7 +83,7 @@ class _Args(msgspec.Struct, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """An event's used fields. Its phase is unused: in the categories read here, only whole spans have a `dur`."""
+    """The fields of an event that are read. The phase is not: in the used categories only whole spans have a `dur`."""
 
     cat: str = ""
     name: str = ""
@@ -95,7 +95,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class _Written(msgspec.Struct, gc=False):
-    """A time in all its digits."""
+    """A time as text with all its digits."""
 
     ts: Decimal = Decimal(0)
 
@@ -118,7 +118,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class Numbering(dict[_Key, int]):
-    """Numbering of keys in order of first appearance."""
+    """Number keys from 0 in the order in which they first appear."""
 
     def __missing__(self, key: _Key) -> int:
         self[key] = number = len(self)
@@ -126,7 +126,7 @@ class Numbering(dict[_Key, int]):
 
 
 class _Tables(dict[str, int]):
-    """Category numbers by name. Case differs between versions; unknown categories are not read."""
+    """Numbers of event categories, by name. Torch versions differ in upper case; unknown categories are not read."""
 
     def __missing__(self, category: str) -> int:
         self[category] = table = _TABLES.get(category.lower(), _NONE)
@@ -135,26 +135,27 @@ class _Tables(dict[str, int]):
 
 @dataclass(frozen=True, slots=True)
 class DeviceRows(DeviceSpans):
-    """Rows in the order of the file; `launch` holds the correlation."""
+    """Device spans in the order of the file; `launch` contains the correlation number instead of a row."""
 
     place: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRows(MemoryMarks):
-    """Rows in the order of the file."""
+    """Memory events in the order of the file."""
 
     place: NDArray[np.int32]
 
 
 class Columns:
-    """Collects the events of one file.
+    """Collect the events of one file as columns.
 
     Attributes:
-        names, places: the texts that numbers in the rows refer to; a host row's `thread` is a place, too.
-        thread_names, process_names: names in the file; a process may have several names.
+        names, places: the values for the numbers in the rows; the `thread` of a host span is also a number of a place.
+        thread_names, process_names: names of threads and processes in the file; a process may have several names.
         foreign: number of spans of unknown categories, such as those of other accelerators, by category.
-        num_backwards, num_unfinished: spans left out because they end before they start, or lack time or duration.
+        num_backwards, num_unfinished: number of spans left out because the end precedes the start, or because start or
+        duration is missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -172,7 +173,7 @@ class Columns:
         self._memory = [MemoryRows(*_empty(_INT, _INT, _INT, np.int32, np.int32))]
 
     def add(self, events: list[Event], text: memoryview, first: int) -> None:
-        """Add a slice.
+        """Add the events of one slice of the file's text.
 
         Args:
             text: the text from which the events were decoded.
@@ -193,7 +194,7 @@ class Columns:
         self.foreign.update(category for category in others if category.lower() not in _NO_ACTIVITY)
 
     def host(self) -> HostSpans:
-        """Return all rows, once; annotations that an old torch wrote as operators become annotations."""
+        """Return all host spans; may be called once. Annotations that old versions wrote as operators are corrected."""
         rows = _taken_up(self._host)
         marks = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
         if marks.any():
@@ -218,7 +219,7 @@ class Columns:
         found, is_kept, start_ns, end_ns = self._spans(found, times)
         kind = kind[is_kept]
         args = [event.args or _NO_ARGS for event in found]
-        # In a process's own file the "process" of device work is the device, and its "thread" the stream.
+        # For device work, the file's "process" is the device and the "thread" is the stream.
         device, stream = _whole([of.device for of in args]), _whole([of.stream for of in args])
         device = np.where(device == UNKNOWN, _whole([event.pid for event in found]), device)
         stream = np.where(stream == UNKNOWN, _whole([event.tid for event in found]), stream)
@@ -249,7 +250,7 @@ class Columns:
                     self.process_names[event.pid].append(named.strip())
 
     def _spans(self, found: list[Event], times: _Times) -> tuple[list[Event], NDArray[np.bool_], Ints, Ints]:
-        """Return the spans among the events, which of the events they are, their starts and their ends."""
+        """Return the spans among the events, the index of each span's event, and the spans' starts and ends."""
         start_ns, is_known = times.of(found)
         duration_us = np.fromiter([event.dur for event in found], np.float64, len(found))
         is_known &= ~np.isnan(duration_us)
@@ -278,7 +279,7 @@ class _Times:
         self._written: dict[int, Decimal] = {}
 
     def of(self, found: list[Event]) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return nanoseconds of some of the events, 0 for events without a time; and which events have a time."""
+        """Return the times (ns) of selected events, 0 for events without a time; and which events have a time."""
         times = [event.ts for event in found]
         times_us = np.fromiter(times, np.float64, len(found))
         is_known = ~np.isnan(times_us)
@@ -292,7 +293,7 @@ class _Times:
         return _nanoseconds(np.where(is_known, times_us, 0.0)), is_known
 
     def check(self, times_us: NDArray[np.float64], found: list[Event]) -> None:
-        """Raise a UsageError for the first time that is out of range."""
+        """Check the range of all times. Raises UsageError: a time is out of range."""
         beyond = np.flatnonzero(np.abs(times_us) > _LATEST_US)
         if len(beyond):
             index = next(i for i, event in enumerate(self._events) if event is found[beyond[0]])
@@ -303,12 +304,12 @@ class _Times:
 
 
 def decode(text: memoryview) -> list[Event]:
-    """Decode events of a JSON list. Raises msgspec's errors."""
+    """Decode a JSON list of events. Raises msgspec's errors."""
     return _decoded(_EVENTS, text)
 
 
 def flows(path: Path, slice_bytes: int, limit_bytes: int | None) -> dict[tuple[Place, int], int]:
-    """Return the number of the arrow between a call and its device work, by place and start (ns) of either end."""
+    """Return numbers of flow arrows from calls to device work, by the place and start (ns) of the arrow's ends."""
     ends: dict[tuple[Place, int], int] = {}
     for piece in Slices(path, partial(_decoded, _FLOW_EVENTS), slice_bytes=slice_bytes, limit_bytes=limit_bytes):
         for event in piece.events:
@@ -320,12 +321,12 @@ def flows(path: Path, slice_bytes: int, limit_bytes: int | None) -> dict[tuple[P
 def _decoded(decoder: msgspec.json.Decoder[list[_Decoded]], text: memoryview) -> list[_Decoded]:
     try:
         return decoder.decode(text)
-    except UnicodeDecodeError:  # a name is cut inside a character
+    except UnicodeDecodeError:  # the profiler cut this name inside a UTF-8 character
         return decoder.decode(bytes(text).decode(errors="replace").encode())
 
 
 def _taken_up(parts: list[Table]) -> Table:
-    """Join the parts and free them, since parts and result together are the peak of memory use."""
+    """Join the arrays and free them one by one, since all arrays and the result together are the peak of memory use."""
     rows = joined(parts)
     parts.clear()
     return rows
@@ -336,14 +337,14 @@ def _those(events: list[Event], which: NDArray[np.bool_]) -> list[Event]:
 
 
 def _nanoseconds(times_us: NDArray[np.float64]) -> Ints:
-    """Round to the nearest whole nanosecond, whole and fraction separately: their product would be rounded again."""
+    """Round microseconds to whole nanoseconds, whole and fraction separately, since a float64 product rounds twice."""
     whole = np.floor(times_us)
     fraction_ns = np.rint((times_us - whole) * 1000).astype(np.int64)
     return whole.astype(np.int64) * 1000 + fraction_ns
 
 
 def _whole(values: list[Any]) -> Ints:
-    """Return the values that are whole numbers; UNKNOWN for all others."""
+    """Return the values that are whole numbers, with UNKNOWN in place of other values."""
     try:
         return np.fromiter(values, np.int64, len(values))
     except (TypeError, ValueError, OverflowError):
@@ -353,7 +354,7 @@ def _whole(values: list[Any]) -> Ints:
 
 def _correlation(found: list[Event]) -> Ints:
     numbers = _whole([(event.args or _NO_ARGS).correlation for event in found])
-    numbers[numbers <= 0] = UNKNOWN  # CUPTI's 0 means that there is none
+    numbers[numbers <= 0] = UNKNOWN  # CUPTI writes 0 if an event has no correlation
     return numbers
 
 

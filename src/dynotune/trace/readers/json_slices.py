@@ -1,8 +1,8 @@
 """Decode the events of a chrome trace one slice of the text at a time, so that memory does not grow with the file.
 
-A slice ends at a comma between two events. The characters around a comma do not show whether it is such a comma or
-within a string or a nested object. So a cut is proposed and then proved: the slice, closed with a bracket, decodes as a
-list only if the cut lies between elements of the outermost list.
+A slice ends at a comma between two events. The characters around a comma do not show whether the comma is between two
+events or inside a string or a nested object. So a cut is proposed and then proved: the slice, closed with a bracket,
+decodes as a list only if the cut lies between elements of the outermost list.
 """
 
 import gc
@@ -20,25 +20,25 @@ from dynotune.schema.errors import UsageError
 from dynotune.trace.readers.chunks import chunks
 
 SLICE_BYTES = 2 << 20
-"""Events of a slice fit the caches and the allocator's memory: larger slices are slower, smaller ones no faster."""
+"""Bytes of text in a slice, whose decoded events fit the caches: larger slices are slower, smaller ones no faster."""
 _LARGEST_EVENT_BYTES = 16 << 20
 _RECORD = "give a file that torch.profiler's `export_chrome_trace` or `tensorboard_trace_handler` wrote"
 
 Event = TypeVar("Event")
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes of the file read so far and the file's size, None if that is not known."""
+"""Function to report progress: called with the bytes read so far and the file's size (None if not known)."""
 
 _COMMA, _OPEN, _CLOSE = b",[]"
 _BLANK = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*")
 _LIST = re.compile(rb'"traceEvents"\s*:\s*(?=\[)')
-# The end of one event and the begin of the next. The first pattern has the keys that events begin with: lists that may
-# follow the events (of devices, of process groups) do not match it.
+# The end of one event and the begin of the next event. The first pattern has the keys with which events begin, so that
+# lists after the events (of devices, of process groups) do not match.
 _BOUNDARIES = (
     re.compile(rb'\}\s*+(?=,\s*+\{\s*+"(?:ph|cat|name|pid|tid|ts|dur|args|bp)"\s*+:)'),
     re.compile(rb'\}\s*+(?=,\s*+\{\s*+"[^"\\]*+"\s*+:)'),
 )
 _BOUNDARY_BYTES = 1024
-# Recorders print the bandwidth of a copy without duration as C does. JSON has no such value.
+# Recorders print the bandwidth of a copy without duration as C prints infinity. JSON has no such value.
 _NOT_FINITE = re.compile(rb'((?<!\\)":\s*+)(-?(?:inf|nan)(?:inity)?)(?=\s*+[,}])', re.IGNORECASE)
 _ANY = json.JSONDecoder(strict=False)
 _BETWEEN = re.compile(r"[,\s]*")
@@ -48,28 +48,28 @@ _AT_EVENT = re.compile(r"(.*) - at `\$\[(\d+)\](.*)`")
 
 @dataclass(frozen=True, slots=True)
 class Slice(Generic[Event]):
-    """Consecutive events, and the JSON list that they were decoded from; `text` is valid until the next slice."""
+    """Consecutive events, and the JSON list from which they were decoded; `text` is valid until the next slice."""
 
     events: list[Event]
     text: memoryview
 
 
 class Slices(Generic[Event]):
-    """The slices of one file, which can be iterated once.
+    """The slices of one file; the object can be iterated once.
 
     Args:
-        decode: makes a list of events from a JSON list; raises msgspec's errors.
-        slice_bytes: length of a slice's text; a longer event makes a longer slice.
+        decode: function that decodes a JSON list to a list of events; raises msgspec's errors.
+        slice_bytes: length of a slice's text in bytes; a longer event makes a longer slice.
         limit_bytes: limit for the text of a gzipped file.
-        progress: called as the file is read.
+        progress: function that is called repeatedly while the file is read.
 
     Attributes:
-        document: the values beside `traceEvents`, as JSON; complete after the last slice.
-        num_events, num_bytes: number before the current slice; after the last slice, those of the whole text.
-        is_cut: whether the file ends too early; all events before its end were returned.
+        document: the file's values other than `traceEvents`, as JSON; complete after the last slice.
+        num_events, num_bytes: number of events and of bytes before the current slice; of the whole text after the last.
+        is_cut: whether the file ends too early; all whole events before the cut are returned.
 
-    Iterating raises UsageError: not JSON, not a trace, or a field of the wrong type; the message has the file and the
-        byte or event.
+    Iterating raises UsageError: the file is not JSON, not a trace, or has a field of the wrong type; the message names
+    the file and the byte or event.
     """
 
     def __init__(
@@ -91,8 +91,9 @@ class Slices(Generic[Event]):
         self._patience_bytes = 4 * slice_bytes
         self._chunks = chunks(path, slice_bytes, limit_bytes)
         self._progress = progress
-        # Text that is not yet decoded. Its first byte is the list's opening bracket, or the comma after the last slice
-        # replaced by one; a closing bracket replaces a slice's last byte: so a slice becomes a list without a copy.
+        # Text that is not yet decoded. The first byte is an opening bracket: that of the list, or one in place of the
+        # comma after the last slice. A closing bracket replaces a slice's last byte. So a slice becomes a list without
+        # a copy.
         self._text = bytearray()
         self._is_bare = False
         self._has_ended = False
@@ -112,7 +113,7 @@ class Slices(Generic[Event]):
         self._finish()
 
     def _read(self) -> bool:
-        """Append the next chunk to the text; False at the end of the file."""
+        """Append the next chunk of the file to the text; return False at the end of the file."""
         position, chunk = next(self._chunks, (0, b""))
         if len(self._text) > _LARGEST_EVENT_BYTES:
             raise self._error(0, f"{_LARGEST_EVENT_BYTES >> 20} MiB follow in which no event ends")
@@ -127,7 +128,7 @@ class Slices(Generic[Event]):
     # The list
 
     def _longest_slice(self) -> Slice[Event] | None:
-        """Return all events in the text except the last, which may continue in the next chunk; None without others."""
+        """Return all events in the text except the last event, which may continue in the next chunk; else None."""
         for comma in self._boundaries():
             self._text[comma] = _CLOSE
             found = self._prove(comma + 1)
@@ -142,7 +143,7 @@ class Slices(Generic[Event]):
         return None
 
     def _last_slice(self) -> Slice[Event] | None:
-        """Return the rest at the end of the file: to the end of the list, else to the last event before the cut."""
+        """Return the last slice of the file: up to the end of the list, else up to the last event before the cut."""
         found = self._prove(len(self._text))
         if isinstance(found, Slice):
             self._has_ended = True
@@ -164,9 +165,9 @@ class Slices(Generic[Event]):
         return len(text[:ends].encode(errors="surrogateescape"))
 
     def _boundaries(self) -> Iterator[int]:
-        """Yield commas at which the text may be cut: the last, then others ever further back, to leave nested values.
+        """Yield commas at which the text may be cut: the last comma, then earlier ones outside of nested values.
 
-        If all these were wrong and the text has become long, the first comma after the last whole event is tried.
+        If none of these commas was a cut and the text is long, the first comma after the last whole event is tried.
         """
         size = len(self._text)
         for pattern in _BOUNDARIES:
@@ -184,7 +185,7 @@ class Slices(Generic[Event]):
                 yield comma
 
     def _prove(self, end: int) -> Slice[Event] | int:
-        """Return the events of the list that ends before `end`; where its text breaks if none; `end` if it is cut."""
+        """Return the events of a list that ends before `end`, else where the JSON breaks (`end` if the text is cut)."""
         whole = memoryview(self._text)
         text = whole[:end]
         whole.release()
@@ -202,7 +203,7 @@ class Slices(Generic[Event]):
             raise self._error(0, "values nest deeper than any recorder writes after it") from None
 
     def _up_to_end(self, at: int) -> Slice[Event] | None:
-        """Return the last slice, if the list ends where the text broke."""
+        """Return the last slice if the list of events ends at the byte where decoding broke."""
         bracket = self._text.rfind(b"]", 0, at)
         found = self._prove(bracket + 1) if bracket > 0 else bracket
         if isinstance(found, Slice):
@@ -271,7 +272,7 @@ class Slices(Generic[Event]):
         return self._error(start + found, "it is not JSON")
 
     def _finish(self) -> None:
-        """Read the text after the list; no event is lost if that is cut."""
+        """Read the text after the list of events; a file that is cut there loses no event."""
         while self._read():
             pass
         rest = bytes(self._text)
@@ -312,7 +313,7 @@ class Slices(Generic[Event]):
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Turn the garbage collector off: decoding makes millions of objects, no cycle, and collecting takes most time."""
+    """Turn off the garbage collector, which would take most of the time: decoding makes many objects but no cycle."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -328,8 +329,8 @@ def _broken_at(error: msgspec.DecodeError, end: int) -> int:
 
 
 def _object(text: bytes) -> dict[str, msgspec.Raw] | int:
-    """Return the values of a JSON object by their keys; if it is no object, where its text breaks."""
-    with_questions = text.decode(errors="surrogateescape").encode(errors="replace")  # as long, with ? for wrong bytes
+    """Return the values of a JSON object by their keys; or, if `text` is not a JSON object, where the JSON breaks."""
+    with_questions = text.decode(errors="surrogateescape").encode(errors="replace")  # ? for wrong bytes
     for mended in (with_questions, _with_lists_for_not_finite(with_questions)):
         try:
             return msgspec.json.decode(mended, type=dict[str, msgspec.Raw])
@@ -341,5 +342,5 @@ def _object(text: bytes) -> dict[str, msgspec.Raw] | int:
 
 
 def _with_lists_for_not_finite(text: bytes) -> bytes:
-    """Return the text with an empty list (for a non-number) in place of each non-finite value, of the same length."""
+    """Return text of the same length, with an empty list (not a number) in place of each non-finite value."""
     return _NOT_FINITE.sub(lambda found: found[1] + b"[]".ljust(len(found[2])), text)

@@ -37,11 +37,11 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """The rows of one process.
+    """The spans and memory events of one process.
 
     Args:
-        pid: None if the file is of one process, whatever ids it contains.
-        device: its `launch` is the row in `host` of the call that queued the work; UNKNOWN if no call is recorded.
+        pid: id of the process; None if the file is of one process, whatever ids the file contains.
+        device: device spans; `launch` is the row in `host` of the call that queued the work, UNKNOWN without a call.
     """
 
     pid: Id
@@ -53,11 +53,11 @@ class Process:
 def split(
     host: HostSpans, device: DeviceRows, memory: MemoryRows, places: list[Place], names: list[str]
 ) -> tuple[list[Process], tuple[str, ...]]:
-    """Return the processes that launched device work, or all as one if fewer than two did; and notes on lost work.
+    """Return the processes that launched device work (one for all if fewer than two did), and notes on lost work.
 
     Args:
         host, device, memory: rows in order of time.
-        places, names: the texts to which their `place` and `name` refer.
+        places, names: the values for the numbers in the columns `place` and `name`.
     """
     numbers: Numbering[Id] = Numbering()
     pid = np.array([numbers[pid] for pid, _ in places], dtype=np.int32)
@@ -95,10 +95,11 @@ def _owners(
     group: NDArray[np.int32],
     starts_graph: NDArray[np.bool_],
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return the index of the process that queued each row of `device`, or _NOBODY.
+    """Return the index of the process that queued each span of `device`, or _NOBODY.
 
-    Processes number their calls alike, so several may have one number. If the calls of one process explain all work of
-    a group (a process by the file's ids), the group belongs to that process; else each row is assigned on its own.
+    Every process counts its calls from the same number, so calls of several processes may have equal numbers. If the
+    calls of one process explain all work of a group (one process id in the file), the group belongs to that process;
+    else each device span is assigned separately.
     """
     is_tied = launch != UNKNOWN
     lag_ns = np.full(launch.shape, _NEVER)
@@ -129,25 +130,25 @@ def _owners(
 
 
 def _explains(launch: NDArray[np.int64], calls: HostSpans, starts_graph: NDArray[np.bool_]) -> bool:
-    """Tell whether the calls may have queued all of some work: a call that starts no graph queues one piece."""
+    """Return whether the calls can have queued all of the work: a call that starts no CUDA graph queues one piece."""
     plain = launch[~starts_graph[calls.name[launch]]]
     return bool((launch != UNKNOWN).all()) and len(_distinct(plain)) == len(plain)
 
 
 def _likeliest(lag_ns: NDArray[np.int64]) -> tuple[int, bool]:
-    """Return the process (row) with the fewest contradictions (work before its call), then the nearest in time."""
+    """Return the process (row) with the fewest contradictions (work before its call), then the nearest calls."""
     num_contradictions = (lag_ns < 0).sum(axis=1)
     least = np.flatnonzero(num_contradictions == num_contradictions.min())
     return int(least[np.median(lag_ns[least], axis=1).argmin()]), len(least) > 1
 
 
 def _distinct(numbers: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the distinct numbers, none negative; np.unique would first import numpy.ma, which takes longer."""
+    """Return the distinct non-negative numbers; np.unique would import numpy.ma, which takes longer than this."""
     return np.flatnonzero(np.bincount(numbers))
 
 
 _SCHEMA_VERSION = 1
-_SINCE_1970_NS = 10**18  # 2001; clocks that start with a machine or a month are far below
+_SINCE_1970_NS = 10**18  # the year 2001; a clock that starts at 0 with the machine or the month is far below
 _LINE = re.compile(r"(?<=\.py)\(\d+\)(?=: )")
 _RANK = re.compile(r"\brank[ _:=#-]*(\d+)\b", re.IGNORECASE)
 _Kind = TypeVar("_Kind")
@@ -172,15 +173,15 @@ def read(
     progress: Progress | None = None,
     slice_bytes: int = SLICE_BYTES,
 ) -> list[Timeline]:
-    """Read a timeline for each process that launched device work; a single one if fewer than two did.
+    """Read a timeline for each process that launched device work; a single timeline if fewer than two did.
 
     Args:
         limit_bytes: limit for the text of a gzipped file; `chunks.default_limit` if None.
         progress: called with the bytes of the file read so far and its size.
-        slice_bytes: length of text that is decoded at once.
+        slice_bytes: bytes of text that are decoded at once.
 
     Raises:
-        UsageError: not such a trace, or a damaged one; the message has the file and the byte or event.
+        UsageError: the file is no trace of torch.profiler, or damaged; the message has the file and the byte or event.
     """
     slices = Slices(path, decode, slice_bytes=slice_bytes, limit_bytes=limit_bytes, progress=progress)
     columns = Columns(path)
@@ -240,9 +241,9 @@ def _timeline(
 
 
 def _without_lines(host: HostSpans, names: dict[str, int]) -> NDArray[np.int32]:
-    """Return the rows' names, without the line of functions that ran when recording began; `names` is extended.
+    """Return the spans' names without the line of functions that ran when recording began; extends `names`.
 
-    A function that is called during recording is named with its first line, one that already ran with its current line.
+    torch names a function called during recording with its first line, one that already ran with its current line.
     """
     found = host.name.copy()
     functions, texts = host.kind == HostKind.PYTHON, list(names)
@@ -258,7 +259,7 @@ def _without_lines(host: HostSpans, names: dict[str, int]) -> NDArray[np.int32]:
 def _tied(
     correlation: Ints, place: NDArray[np.int32], start_ns: Ints, ends: dict[tuple[Place, int], int], places: list[Place]
 ) -> Ints:
-    """Return the rows' correlation; rows without one get the number of the arrow that starts or ends at them."""
+    """Return the spans' correlation numbers; a span without one gets the number of the flow arrow at the span."""
     found = correlation.copy()
     for row in np.flatnonzero(found == UNKNOWN).tolist():
         found[row] = ends.get((places[place[row]], int(start_ns[row])), UNKNOWN)
@@ -266,7 +267,7 @@ def _tied(
 
 
 def _nesting(host: HostSpans) -> Ints:
-    """Sort rows; of spans that start and end together, the one that usually encloses the other comes first."""
+    """Sort host spans; of spans that start and end together, the span of the usually enclosing kind comes first."""
     outermost_first = np.array([2, 0, 1, 3], dtype=np.int8)  # by HostKind: annotation, Python, operator, call
     rows = np.argsort(outermost_first[host.kind], kind="stable")
     order: Ints = rows[in_order(host.start_ns[rows], host.end_ns[rows])]
@@ -274,7 +275,7 @@ def _nesting(host: HostSpans) -> Ints:
 
 
 def _threads(host: HostSpans, columns: Columns) -> tuple[list[str], NDArray[np.int32]]:
-    """Return distinct labels of the rows' threads, by process and thread; and the number of each place."""
+    """Return a distinct label for each thread, by process and thread; and for each place the number of its label."""
     places = list(columns.places)
     is_used = np.bincount(host.thread, minlength=len(places)) > 0
     used = sorted(np.flatnonzero(is_used).tolist(), key=lambda place: [(str(type(of)), of) for of in places[place]])
@@ -292,7 +293,7 @@ def _threads(host: HostSpans, columns: Columns) -> tuple[list[str], NDArray[np.i
 def _clock_base_ns(slices: Slices[Any], start_ns: Ints) -> int | None:
     base_ns = _value(slices, "baseTimeNanoseconds", int) or 0
     is_since_1970 = len(start_ns) > 0 and int(start_ns.min()) >= _SINCE_1970_NS
-    if is_since_1970 == (base_ns > 0):  # either neither is since 1970, or both are
+    if is_since_1970 == (base_ns > 0):  # both times count from 1970, or neither does
         return None
     return base_ns
 
@@ -307,7 +308,7 @@ def _properties(slices: Slices[Any]) -> dict[int, DeviceProperties]:
 
 
 def _value(slices: Slices[Any], key: str, kind: type[_Kind]) -> _Kind | None:
-    """Return a value beside the events; None if it is absent or of another type, which is of no use."""
+    """Return a value of the file besides the events; None if the value is absent or has another type."""
     try:
         return msgspec.json.decode(slices.document[key], type=kind)
     except (KeyError, ValueError, RecursionError):
@@ -316,7 +317,7 @@ def _value(slices: Slices[Any], key: str, kind: type[_Kind]) -> _Kind | None:
 
 def _check_version(slices: Slices[Any]) -> None:
     version = _value(slices, "schemaVersion", int | float | str)  # type: ignore[arg-type]
-    # A later version may give a field another meaning, and its figures would look just as plausible.
+    # In a later version a field may have another meaning, and figures from this field would look just as plausible.
     if version is not None and version != _SCHEMA_VERSION:
         raise UsageError(
             f"{slices.path} has schemaVersion {version}; this dynotune reads version {_SCHEMA_VERSION}",

@@ -1,7 +1,7 @@
 """Read Nsight Systems' SQLite export (`nsys export --type sqlite`) into Timelines, one per process.
 
-The schema is read up to its major version 3. Nsight Systems makes only tables that have rows, so a missing table is a
-missing fact. See docs/reference/trace.md, "Nsight Systems".
+Major versions of the schema up to 3 are supported. Nsight Systems writes only tables that have rows, so a missing table
+is a missing fact. See docs/reference/trace.md, "Nsight Systems".
 """
 
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ from dynotune.trace.timeline import (
 T = TypeVar("T")
 
 _NEWEST_SCHEMA = 3
-# Beyond this, sums of times would overflow; no clock has such a time.
+# With times beyond this, sums of times would overflow; no clock reaches this time.
 _LARGEST_TIME_NS = 1 << 62
 _NEVER_THERE = {
     "operators": "Nsight Systems does not record torch's operators",
@@ -59,13 +59,14 @@ class _Facts:
 def read(path: Path, *, progress: Progress | None = None) -> list[Timeline]:
     """Read the processes of an export that did work on a device, in order of their identifiers.
 
-    If there are none, read those with calls or NVTX ranges. Times are the file's nanoseconds.
+    If no process did, read the processes with CUDA calls or NVTX ranges. Times are the file's nanoseconds.
 
     Args:
         progress: called with the bytes of the file read so far, estimated by the share of its rows, and its size.
 
     Raises:
-        UsageError: not SQLite, not an export of Nsight Systems, of a newer schema, cut short, damaged or empty.
+        UsageError: the file is no SQLite export of Nsight Systems, has a newer schema, or is cut short, damaged or
+            empty.
     """
     num_read = total = size_bytes = 0
 
@@ -216,7 +217,7 @@ def _closed(host: Spans, device: Spans, notes: list[str]) -> Spans:
 
 
 def _timed(part: Spans, notes: list[str]) -> Spans:
-    """Return rows with times. CUPTI writes 0 and 0 if it could not measure them."""
+    """Return the rows whose times were measured; CUPTI writes start 0 and end 0 for times that it could not measure."""
     start, end = part.start_ns, part.end_ns
     good = (end >= start) & (start > -_LARGEST_TIME_NS) & (end < _LARGEST_TIME_NS) & ((start != 0) | (end != 0))
     if not good.all():
@@ -225,10 +226,10 @@ def _timed(part: Spans, notes: list[str]) -> Spans:
 
 
 def _with_syncs(file: Export, host: Spans, syncs: Spans, notes: list[str]) -> tuple[Spans, dict[int, str]]:
-    """Return the host's rows and waits whose call was not recorded, with labels of the threads made for them.
+    """Return the host spans with waits whose call was not recorded, and labels of threads invented for these waits.
 
-    Waits at the same time were on different threads. So each lane, filled first-fit, has at any time the waits of at
-    most one thread.
+    Waits that overlap in time were on different threads. So each invented thread, filled first-fit, has at most one
+    wait at any time.
     """
     known = (syncs.correlation != UNKNOWN) | ("launches" in file.missing)
     called = host.correlation[host.kind == HostKind.CALL]
@@ -248,7 +249,7 @@ def _with_syncs(file: Export, host: Spans, syncs: Spans, notes: list[str]) -> tu
 
 
 def _sorted(part: Spans) -> Spans:
-    """Sort in the order that `Timeline` promises; rows that are equal by that order, by their values."""
+    """Sort rows in the order that `Timeline` promises, and rows that are equal in this order by their values."""
     ordered = taken(part, in_order(part.start_ns, part.end_ns))
     if not ((np.diff(ordered.start_ns) == 0) & (np.diff(ordered.end_ns) == 0)).any():
         return ordered
@@ -265,7 +266,7 @@ def _facts(file: Export) -> _Facts:
         database, "StringIds", "id", "value", np.array([name for _, name in rows], dtype=np.int64)
     )
     for thread, name_id in rows:
-        # A thread may have had several names: choose one that does not depend on the order of rows.
+        # A thread may have had several names: choose a name independently of the order of rows.
         names[thread] = min(filter(None, (names.get(thread), strings.get(name_id))), default="")
     ranks: dict[int, set[int]] = {}
     for thread, rank in sqlite_tables.rows(database, "MPI_RANKS", "globalTid", "rank"):
@@ -278,7 +279,7 @@ def _facts(file: Export) -> _Facts:
 
 
 def _gpus(database: Database) -> dict[int, DeviceProperties]:
-    """Return the GPUs by the file's own number, not CUDA's."""
+    """Return the GPUs by their number in the file, which is not CUDA's index."""
     table = "TARGET_INFO_GPU"
     if not {"id", "name"} <= database.columns.get(table, frozenset()):
         return {}
@@ -288,12 +289,12 @@ def _gpus(database: Database) -> dict[int, DeviceProperties]:
     for name, gpu, *capability in zip(names, *(column.tolist() for column in columns.values()), strict=True):
         properties = DeviceProperties(name or "", None if NULL in capability else (capability[0], capability[1]))
         found.setdefault(gpu, set()).add(properties)
-    # Machines of one report may give their GPUs the same numbers.
+    # A report may be of several machines, which may give their GPUs the same numbers.
     return {gpu: one for gpu, several in found.items() if (one := _only(several)) is not None}
 
 
 def _properties(facts: _Facts, process: int, index: int) -> DeviceProperties | None:
-    """Return the properties of CUDA's device `index` in `process`; without a mapping in the file, those of all GPUs."""
+    """Return the properties of CUDA device `index` in `process`; if the file does not map indices, of all GPUs."""
     gpus = set(facts.gpus.values())
     if facts.gpu_of:
         numbers = facts.gpu_of.get(((process >> 24) & THREAD_MASK, index), set())
@@ -302,7 +303,7 @@ def _properties(facts: _Facts, process: int, index: int) -> DeviceProperties | N
 
 
 def _clock_base(facts: _Facts, *parts: Spans) -> int | None:
-    """Return the clock's base: times count from the session's start, but from 1970 with `--ts-normalize`."""
+    """Return the clock's base in ns: times count from the session's start, or from 1970 with `--ts-normalize`."""
     if facts.session_start_ns is None:
         return None
     earliest = min(int(part.start_ns.min(initial=_LARGEST_TIME_NS)) for part in parts)

@@ -1,6 +1,6 @@
 """Read the tables of Nsight Systems' SQLite export as spans of all processes; `nsys` makes Timelines of them.
 
-Names and values of columns are those of NVIDIA's "SQLite Schema Reference" and "SQLite Schema Event Values"
+Names and values of columns are defined in NVIDIA's "SQLite Schema Reference" and "SQLite Schema Event Values"
 (https://docs.nvidia.com/nsight-systems/AnalysisGuide). Only the columns `start` and `end` are required.
 """
 
@@ -27,14 +27,14 @@ THREAD_MASK = (1 << 24) - 1
 """A serialized GlobalId has the thread in its last 24 bits, the process in the 24 before, the machine above."""
 
 GRAPH = len(DeviceKind)
-"""Kind of a CUDA graph that was recorded as a whole, until it becomes a kernel."""
+"""Temporary kind of a CUDA graph that was recorded as a whole; the Timeline shows such a graph as a kernel."""
 
 _NAMELESS = "unknown"
 _DEVICE_COLUMNS = ("globalPid", "deviceId", "streamId", "correlationId")
 # cudaLaunchKernel_v7000, cudaMemcpyAsync_ptsz_v7000 (with a default stream per thread), cuMemFree_v2
 _VERSION = re.compile(r"(_pt(?:ds|sz))?_v\d+$")
 
-# For files without the tables ENUM_*, which have the same numbers.
+# Meanings of numbers for files without the tables ENUM_*; those tables have the same numbers.
 _COPY_KINDS = (
     *("UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP"),
     *("UVM_HTOD", "UVM_DTOH", "UVM_DTOD"),
@@ -51,15 +51,15 @@ _SYNC_CALLS = {
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Rows of any number of processes, all int64, in any order.
+    """Spans of any number of processes, all columns int64, rows in any order.
 
     Args:
-        process: serialized GlobalId without its thread; UNKNOWN if the row has none.
-        start_ns, end_ns: NULL if the row has none.
+        process: serialized GlobalId without the thread; UNKNOWN if the row has no GlobalId.
+        start_ns, end_ns: NULL if the row lacks the time.
         kind: a `HostKind` or `DeviceKind`, or GRAPH.
         name: number in `Export.names`.
-        place: for the host the thread as serialized GlobalId, for devices the index of the device.
-        stream, num_bytes: UNKNOWN for the host.
+        place: for host spans the thread as serialized GlobalId, for device spans the index of the device.
+        stream, num_bytes: UNKNOWN for host spans.
     """
 
     process: Ints
@@ -78,11 +78,11 @@ class Spans:
 
 @dataclass(slots=True)
 class Export:
-    """The export being read, and what was found out about it.
+    """The export that is being read, with the names, notes and missing facts found so far.
 
     Args:
         names: the names seen so far, with their numbers.
-        free_ranges: process of each NVTX range that was started and ended rather than pushed and popped.
+        free_ranges: process of each NVTX range of the kind start and end, not push and pop.
         missing, notes: as in `Timeline`.
     """
 
@@ -99,7 +99,7 @@ def devices(file: Export) -> Spans:
 
 
 def hosts(file: Export) -> Spans:
-    """Return calls of the runtime and the driver, and NVTX ranges; a range that is still open ends at NULL."""
+    """Return CUDA calls of runtime and driver, and NVTX ranges; a range that is still open at the end has end NULL."""
     return joined([_calls(file), _ranges(file)])
 
 
@@ -152,7 +152,7 @@ def _calls(file: Export) -> Spans:
 
 
 def _ranges(file: Export) -> Spans:
-    """Return NVTX ranges that were pushed and popped. Other ranges need not nest, and marks take no time."""
+    """Return NVTX ranges that were pushed and popped. Started and ended ranges need not nest; marks take no time."""
     where, has = "1", file.database.columns.get(RANGES, frozenset())
     if "eventType" in has:
         where = f'"eventType" = {_PUSH_POP}'
@@ -171,7 +171,7 @@ def _ranges(file: Export) -> Spans:
 
 
 def syncs(file: Export) -> Spans:
-    """Return waits of the host, each named as the runtime's call that makes such a wait; place and stream unused."""
+    """Return the host's waits, each named after the runtime call that waits in this way; no place or stream."""
     columns = _columns(file, SYNCS, "globalPid", "correlationId", "syncType")
     types, inverse = np.unique(columns["syncType"], return_inverse=True)
     names = _intern(file, (_SYNC_CALLS.get(type_, _NAMELESS) for type_ in types.tolist()))
@@ -181,10 +181,10 @@ def syncs(file: Export) -> Spans:
 def _columns(
     file: Export, table: str, *optional: str, missing: tuple[str, str] = ("", ""), where: str = "1"
 ) -> dict[str, Ints]:
-    """Return columns of a table of spans, without rows if there is no such table.
+    """Return the columns of a table of spans; the columns are empty if the file lacks the table.
 
     Args:
-        missing: the fact that is missing without the table, and the end of the reason; "" if neither needs a mention.
+        missing: the fact that is missing without the table, and the end of the reason; "" if no fact is missing.
     """
     if table in file.database:
         return tables.integers(file.database, table, ("start", "end"), optional, where=where)
@@ -238,7 +238,7 @@ def _intern(file: Export, names: Iterable[str]) -> Ints:
 
 
 def _strings(file: Export, *columns: Ints, clean: Callable[[str], str] = str) -> Ints:
-    """Return the number of each row's name: the string of the first column that refers to a known, non-empty string."""
+    """Return the number of each row's name: the first column's string that is known and not empty."""
     numbers = np.full(len(columns[0]), UNKNOWN)
     for ids in columns:
         open_ = numbers == UNKNOWN
@@ -252,7 +252,7 @@ def _strings(file: Export, *columns: Ints, clean: Callable[[str], str] = str) ->
 
 
 def _enumeration(file: Export, table: str, documented: Iterable[str]) -> Mapping[int, str]:
-    """Return the meaning of each number of an enumeration: as the file defines it, else as documented."""
+    """Return the meaning of each number of an enumeration, from the file's definition or else the documented one."""
     if not {"id", "name"} <= file.database.columns.get(table, frozenset()):
         return dict(enumerate(documented))
     ids = tables.integers(file.database, table, ("id",))["id"]
@@ -261,11 +261,11 @@ def _enumeration(file: Export, table: str, documented: Iterable[str]) -> Mapping
 
 
 def _direction(kind: str) -> str:
-    """Convert HTOD, UVM_HTOD to HtoD, as torch's profiler writes it."""
+    """Convert the copy directions HTOD and UVM_HTOD to HtoD, the spelling of torch's profiler."""
     short = kind.removeprefix("UVM_")
     return f"{short[0]}to{short[3]}" if re.fullmatch("[HDAP]TO[HDAP]", short) else "unknown"
 
 
 def _memory(kind: str) -> str:
-    """Convert DEVICE_STATIC to Device Static, as torch's profiler writes it."""
+    """Convert the memory kind DEVICE_STATIC to Device Static, the spelling of torch's profiler."""
     return kind.replace("_", " ").title() or "Unknown"

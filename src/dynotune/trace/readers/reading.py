@@ -17,7 +17,7 @@ _SQLITE = b"SQLite format 3\0"
 _HINT = (
     "give a trace of torch.profiler (.json or .json.gz), or of Nsight Systems as `nsys export --type sqlite` writes it"
 )
-# Other files that users have beside their traces, by their first bytes.
+# Kinds of files that users often have beside their traces, recognised by their first bytes.
 _OTHERS = (
     ((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), "a pickle of Python, such as a memory snapshot", _HINT),
     (b"PK\x03\x04", "a zip archive", "unpack it, and give the trace that is in it"),
@@ -41,14 +41,14 @@ _MAKERS = (
 def read_traces(
     paths: Iterable[Path], *, limit_bytes: int | None = None, progress: Progress | None = None
 ) -> list[Timeline]:
-    """Return the timelines of all files, in their order; several for a file with several processes.
+    """Return the timelines of all files, in the order of the files; one timeline per process in a file.
 
     Args:
         limit_bytes: limit for the unpacked text of one file; if None, 100 times its size but at least 1 GiB.
         progress: called with the bytes of the current file read so far and its size.
 
     Raises:
-        UsageError: a file is not a trace, or damaged; the message tells what it looks like, or where it breaks.
+        UsageError: a file is damaged or not a trace; the message has the damaged position or the file's likely kind.
     """
     timelines: list[Timeline] = []
     for path in paths:
@@ -68,7 +68,7 @@ def read_traces(
 
 
 def _maker(path: Path) -> str:
-    """Name the recorder of a file, of those that write JSON as torch.profiler does; "" if it cannot be recognised."""
+    """Return the name of a recorder that writes JSON like torch.profiler, by the file's content; "" if unrecognised."""
     try:
         with gzip.open(path) if _begins(path).startswith(GZIP) else path.open("rb") as file:
             begins = file.read(65536)

@@ -18,21 +18,21 @@ from dynotune.schema.errors import UsageError
 
 Ints = NDArray[np.int64]
 NULL = int(np.iinfo(np.int64).min)
-"""SQL's NULL in a column of integers, and the values of a missing column."""
+"""Number that stands for SQL's NULL in a column of integers; also every value of a missing column."""
 
 _MAGIC = b"SQLite format 3\0"
 _ROWS_AT_ONCE = 1 << 16
-# No recorded program has a longer string; a longer one is refused instead of held in memory.
+# No recorded program has a longer string; a longer string is refused instead of kept in memory.
 _LONGEST_STRING_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """An open file.
+    """An open SQLite file.
 
     Args:
         columns: names of the columns of each table.
-        advance: called with the table and the number of rows after each block of rows read.
+        advance: function that is called after each block of rows with the table's name and the number of rows.
     """
 
     path: Path
@@ -48,8 +48,7 @@ class Database:
 def opened(path: Path, *, advance: Callable[[str, int], None] = lambda table, num_rows: None) -> Iterator[Database]:
     """Open the SQLite file at `path`, only for reading.
 
-    Raises:
-        UsageError: not a file, not SQLite, cut short; also, inside the block, whenever SQLite finds damage.
+    Raises UsageError: `path` is not a file, not SQLite, or cut short; or SQLite finds damage inside the `with` block.
     """
     _check_header(path)
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
@@ -68,7 +67,7 @@ def opened(path: Path, *, advance: Callable[[str, int], None] = lambda table, nu
 
 
 def leftovers(path: Path) -> list[str]:
-    """Return names of files beside it with changes that the database lacks yet, as its writer has not finished."""
+    """Return the names of files beside `path` with unmerged changes, which an unfinished writer left."""
     beside = (path.with_name(path.name + ending) for ending in ("-wal", "-journal"))
     return [other.name for other in beside if other.is_file() and other.stat().st_size]
 
@@ -80,7 +79,7 @@ def count(database: Database, table: str) -> int:
 def integers(
     database: Database, table: str, required: Sequence[str], optional: Sequence[str] = (), *, where: str = "1"
 ) -> dict[str, Ints]:
-    """Return columns of `table` by name, int64, NULL for SQL's NULL and for optional columns that the table lacks.
+    """Return int64 columns of `table` by name; NULL stands for SQL's NULL and for missing optional columns.
 
     Args:
         where: a condition in SQL, never made from the file's content.
@@ -106,20 +105,20 @@ def integers(
 
 
 def rows(database: Database, table: str, *columns: str) -> Iterator[tuple[int, ...]]:
-    """Yield rows of whole numbers, as in `integers`; none if the table or a column is missing."""
+    """Yield rows of whole numbers, selected as by `integers`; no rows if the table or a column is missing."""
     if set(columns) <= database.columns.get(table, frozenset()):
         found = integers(database, table, columns)
         yield from zip(*(found[name].tolist() for name in columns), strict=True)
 
 
 def texts(database: Database, table: str, column: str, *, where: str = "1") -> list[str | None]:
-    """Return a column of text in the same order as `integers` with the same `where`; None for other values."""
+    """Return a text column, rows ordered as by `integers` with the same `where`; None for values of other types."""
     rows = database.connection.execute(f'SELECT "{column}" FROM "{table}" WHERE {where}')
     return [value if isinstance(value, str) else None for (value,) in rows]
 
 
 def lookup(database: Database, table: str, key: str, column: str, ids: Ints) -> dict[int, str]:
-    """Return texts in `column` of the rows of `table` whose `key` is among `ids`."""
+    """Return by `key` the text in `column`, for the rows of `table` whose `key` is among `ids`."""
     if table not in database or not {key, column} <= database.columns[table]:
         return {}
     found: dict[int, str] = {}
@@ -135,7 +134,7 @@ def lookup(database: Database, table: str, key: str, column: str, ids: Ints) -> 
 
 
 def _check_header(path: Path) -> None:
-    """Refuse by the first 100 bytes, see https://www.sqlite.org/fileformat.html#the_database_header."""
+    """Refuse a wrong header (100 bytes, https://www.sqlite.org/fileformat.html#the_database_header)."""
     try:
         with path.open("rb") as file:
             header = file.read(100)
@@ -157,7 +156,7 @@ def _check_header(path: Path) -> None:
 
 
 def _columns(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
-    """Return ordinary columns of ordinary tables."""
+    """Return the names of ordinary (stored) columns of ordinary tables, by table."""
     tables = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
     columns = {}
     for name, sql in tables:
@@ -169,7 +168,7 @@ def _columns(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
 
 
 def _check_integers(database: Database, table: str, columns: Sequence[str], where: str) -> None:
-    """Refuse other types: SQLite stores any type in any column, and numpy silently reads "12" and 1.5 as integers."""
+    """Refuse non-integers: SQLite stores any type in any column, and numpy silently reads "12" and 1.5 as integers."""
     types = [f'typeof("{name}")' for name in columns]
     wrong = " OR ".join(f"{type_} NOT IN ('integer', 'null')" for type_ in types)
     row = database.connection.execute(

@@ -1,6 +1,6 @@
-"""Snapshots of torch's caching allocator: each block of their history.
+"""Read snapshots of torch's caching allocator, with every memory block of the recorded history.
 
-The files are pickles from elsewhere; `plain_pickle` reads them without running anything in them.
+The files are untrusted pickles; `plain_pickle` reads them without running code in the files.
 """
 
 from dynotune.trace.snapshot.lives import Life, Lives, Range

@@ -1,4 +1,4 @@
-"""The events that torch's caching allocator recorded, the blocks at their end, and the places of their stacks.
+"""The events that torch's caching allocator recorded, the blocks after the last event, and the code places of stacks.
 
 The allocator logs an allocation and its release with the size that the program asked for, and a segment with its own
 size (c10/cuda/CUDACachingAllocator.cpp).
@@ -23,7 +23,7 @@ SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_u
 
 
 class Event(msgspec.Struct):
-    """An entry of `device_traces`; an "oom" event has no address."""
+    """An allocator event, an entry of `device_traces` in the snapshot; an "oom" event has no address."""
 
     action: str
     size: Annotated[int, Meta(ge=0)] = 0
@@ -32,7 +32,7 @@ class Event(msgspec.Struct):
 
 
 class Stacks:
-    """Places of recorded stacks. Many events share one list of frames, and each list is examined once.
+    """Code places of recorded stacks. Many events share one list of frames, and each list is examined once.
 
     Args:
         name: name of the file, for errors.
@@ -41,13 +41,13 @@ class Stacks:
 
     def __init__(self, name: str, budget: int) -> None:
         self._name, self._budget = name, budget
-        # The lists are kept with their results: otherwise another list could get the id of a deleted one.
+        # The lists of frames are kept with their results: otherwise a new list could get the id of a deleted list.
         self._known: dict[int, tuple[Any, tuple[Place, str]]] = {}
 
     def look(self, frames: Any) -> tuple[Place, str]:
         """Return the user's innermost function, else the innermost Python function; "" if there is none.
 
-        The second value is the path of the innermost module whose forward the stack is in, or "" if not recorded.
+        The second value is the path of the innermost module whose forward pass is in the stack; "" if not recorded.
         """
         if not frames:
             return Place(), ""

@@ -1,8 +1,8 @@
-"""The life of each block in a history: its size, origin, first and last event, and segment.
+"""The life of each memory block in a history: size, origin, first and last event, and segment of the block.
 
-Sizes in a history are those that the program asked for. Addresses give the allocator's sizes: in the pool of large
-blocks a piece of up to 1 MiB is not split off, so a gap of that size belongs to the block before it; all other blocks
-are multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp).
+Sizes in a history are the sizes that the program asked for. Addresses give the allocator's sizes: in the pool of large
+blocks a remainder of up to 1 MiB is not split off, so a gap of up to 1 MiB belongs to the block before the gap; all
+other block sizes are multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp).
 """
 
 from bisect import bisect_left, bisect_right
@@ -30,9 +30,9 @@ class Life:
     """One block from its allocation to its release.
 
     Args:
-        size: as the program asked for it.
-        born: number of its allocation among allocations and releases; -1 if the block is older than the history.
-        died: number of its release; the number of all events if the block outlives them.
+        size: bytes that the program asked for.
+        born: number of the block's allocation among all allocations and releases; -1 if older than the history.
+        died: number of the block's release; the number of all events if the block outlives the history.
         module: path of the module in whose forward the block was allocated; "" outside of any module.
     """
 
@@ -49,10 +49,10 @@ Held = Sequence[tuple[Life, int]]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Reserved memory: a segment.
+    """A segment: memory that the allocator reserved from the device.
 
     Args:
-        is_split: whether pieces of any multiple of 512 bytes are split off: small pool, or expandable.
+        is_split: whether blocks of any multiple of 512 bytes are split off (small pool, or expandable segment).
         is_private: whether the segment is in a private pool, such as a CUDA graph's.
     """
 
@@ -68,8 +68,8 @@ class Lives:
 
     Args:
         num_events: number of allocations and releases in the history.
-        segment_events: changes of segments, as (number of block events before it, sign, range).
-        failures: allocations that failed, as (number of block events before it, bytes asked for, place).
+        segment_events: changes of segments, as (number of block events before the change, sign, range).
+        failures: allocations that failed, as (number of block events before the failure, bytes asked for, code place).
         unknown: why the history is unusable, so that only the snapshot's own blocks are known; "" if it is usable.
     """
 
@@ -83,7 +83,7 @@ class Lives:
     _private: list[tuple[int, int]] = field(default_factory=list)
 
     def peak(self, first: int = 0) -> int:
-        """Return the number of events, at least `first`, after which most memory is live, private pools included."""
+        """Return the event count, at least `first`, after which the live blocks of all pools take the most memory."""
         change = np.zeros(self.num_events + 2, dtype=np.int64)
         for life in self.lives:
             change[life.born + 1] += life.size
@@ -99,10 +99,11 @@ class Lives:
         return any(start <= life.address < start + size for start, size in self._private)
 
     def room(self, event: int) -> tuple[int, dict[TermName, int]]:
-        """Return the bytes of reserved memory after `event` events, and the parts that the program did not ask for.
+        """Return the reserved bytes after `event` events, and the bytes that the program did not ask for, by kind.
 
-        `rounding`: live blocks' bytes beyond the requested ones. `cache`: segments without live blocks.
-        `fragmentation`: free bytes of the others. `graph-pools`: all of private pools; their blocks count nowhere else.
+        `rounding`: bytes of live blocks beyond the requested bytes. `cache`: segments without live blocks.
+        `fragmentation`: free bytes in other segments. `graph-pools`: all bytes of private pools, which count in no
+        other kind.
         """
         blocks = sorted((life.address, life.size) for life in self.alive(event))
         starts = [address for address, _ in blocks]
@@ -124,7 +125,7 @@ class Lives:
         return sum(one.size for one in segments), room
 
     def _segments_at(self, event: int) -> list[Range]:
-        """Return segments after `event` events: those at the end, with later changes undone."""
+        """Return the segments after `event` events: the snapshot's segments with all later changes undone."""
         found = list(self.segments)
         for number, sign, one in reversed(self.segment_events):
             if number < event:
@@ -136,7 +137,7 @@ class Lives:
 def lives_of(
     device: int, events: Sequence[Event], held: Held, segments: list[Range], stacks: Stacks, *, is_sized: bool
 ) -> Lives:
-    """Return the lives of all blocks; only the snapshot's own blocks if the history does not lead to them.
+    """Return the lives of all blocks; of the snapshot's blocks only, if the history does not lead to the snapshot.
 
     Args:
         held: the snapshot's blocks with their sizes; `is_sized`: whether the snapshot has the requested size of each.
@@ -172,9 +173,9 @@ def _why_unknown(events: Sequence[Event], *, is_sized: bool) -> str:
 def _followed(
     events: Sequence[Event], held: Held, stacks: Stacks
 ) -> tuple[list[Life], int, list[tuple[int, int, Range]]] | None:
-    """Return lives, their number of events, and events of segments; None if events do not lead to the blocks `held`."""
+    """Return lives, number of events, and events of segments; None if the events do not lead to the blocks `held`."""
     named = {(event.addr or 0) & ADDRESS_MASK for event in events if event.action in BLOCKS}
-    # A block without an event existed all the time, so nothing was allocated in its place.
+    # A block without an event existed all the time, so no other block was allocated at its address.
     kept = sorted((one.address, one.address + size) for one, size in held if one.address not in named)
     starts = [start for start, _ in kept]
     born: dict[int, tuple[int, Event]] = {}

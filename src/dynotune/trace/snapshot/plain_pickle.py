@@ -1,9 +1,9 @@
-"""Load pickles of plain data: dicts, lists, strings, numbers, and tuples of integers. Nothing else.
+"""Load pickles of plain data only: dicts, lists, strings, numbers, and tuples of integers.
 
-A pickle is a program for a stack machine (https://docs.python.org/3/library/pickletools.html). Its bytes are checked
-once before the first instruction runs, and only instructions that can do nothing but build such data are accepted. This
-also bounds the cost of a hostile file: no length reaches beyond the file, no tuple nests (hashing a deep one overflows
-the stack of C), and memory stays within some fifty times the file.
+A pickle is a program for a stack machine (https://docs.python.org/3/library/pickletools.html). The pickle's bytes are
+checked before the first instruction runs, and only instructions that build plain data are accepted. The check also
+bounds the cost of a hostile file: no length reaches beyond the file, no tuple nests (hashing a deep one overflows the
+stack of C), and memory stays within some fifty times the file.
 """
 
 import io
@@ -16,19 +16,20 @@ from dynotune.schema.errors import UsageError
 
 _PROTOCOLS = range(2, 6)
 _RUN = 4096
-# Bytes of the length that precedes each kind of string.
+# Number of bytes of the length field in front of each kind of string.
 _STRINGS = {ord("X"): 4, 0x8C: 1, 0x8D: 8}  # BINUNICODE, SHORT_BINUNICODE, BINUNICODE8
-# Bytes of the arguments of the other accepted instructions; LONG1's argument is the number of further bytes.
+# Number of argument bytes of the other accepted instructions; LONG1's argument is the number of further bytes.
 _ARGUMENTS = {ord(code): width for code, width in zip("KMJGqhjr", (1, 2, 4, 8, 1, 1, 4, 4), strict=True)} | {0x95: 8}
 _LONG1 = 0x8A
 _STOP = ord(".")
-# A container takes some sixty bytes of memory and at least one byte of the file; torch uses more than thirty for each.
+# A container takes some sixty bytes of memory and at least one byte of the file; torch writes more than thirty per
+# container.
 _BYTES_PER_CONTAINER = 8
 _INTEGER = rb"(?:K.|M..|J.{4}|\x8a(?:%s))" % b"|".join(rb"\x%02x.{%d}" % (size, size) for size in range(10))
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickler of plain data; the check has already refused any calls of these methods."""
+    """Unpickler of plain data that refuses classes and ids; `_check` has already refused pickles that use either."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise pickle.UnpicklingError(f"{module_name}.{global_name} is no plain data")
@@ -40,8 +41,7 @@ class _Unpickler(pickle.Unpickler):
 def load(raw: bytes, *, name: str) -> object:
     """Load the data of the pickle `raw`; errors mention `name`.
 
-    Raises:
-        UsageError: not a pickle, damaged, or more than plain data. Then nothing of it has run.
+    Raises UsageError: `raw` is not a pickle, is damaged, or has more than plain data; then no instruction has run.
     """
     end = _check(raw, name)
     try:
@@ -54,10 +54,9 @@ def load(raw: bytes, *, name: str) -> object:
 
 
 def _check(raw: bytes, name: str) -> int:
-    """Return the number of bytes up to the end of the pickle, all of whose instructions are harmless.
+    """Return the number of bytes up to the end of the pickle, after checking that all instructions are harmless.
 
-    Raises:
-        UsageError: some instructions are not harmless.
+    Raises UsageError: an instruction of the pickle is not harmless.
     """
     if len(raw) < 2 or raw[0] != 0x80 or raw[1] not in _PROTOCOLS:
         raise UsageError(
@@ -93,8 +92,9 @@ def _num_argument_bytes(raw: bytes, at: int) -> int:
 
 
 def _harmless(num_bytes: int) -> re.Pattern[bytes]:
-    """Return a pattern of up to `_RUN` instructions, except strings, that build plain data in a pickle of that size."""
-    # LONG_BINPUT makes room for as many objects as its argument, so that is limited to the number of bytes.
+    """Return a pattern for up to `_RUN` harmless instructions (strings excluded) in a pickle of `size` bytes."""
+    # LONG_BINPUT reserves memory for as many objects as its argument, so the argument is limited to the number of
+    # bytes.
     high = [num_bytes >> shift for shift in (8, 16, 24)]
     slots = b"".join(rb"[\x00-\x%02x]" % min(most, 0xFF) for most in high)
     instructions = (

@@ -1,6 +1,6 @@
 """Read snapshots of torch's caching allocator (`torch.cuda.memory._dump_snapshot`) block by block.
 
-The docstring of `torch.cuda.memory._snapshot` defines their structure. Nothing in the pickle is run, see
+The docstring of `torch.cuda.memory._snapshot` defines a snapshot's structure. No code in the pickle runs, see
 `plain_pickle`.
 """
 
@@ -48,10 +48,10 @@ class _Snapshot(msgspec.Struct):
 
 
 def load_snapshot(path: Path, *, limit_bytes: int) -> dict[int, Lives]:
-    """Return each block of the snapshot at `path`, by device.
+    """Return the lives of all memory blocks of the snapshot at `path`, by device.
 
     Args:
-        limit_bytes: larger files are refused. A hostile file can take some fifty times its size in memory.
+        limit_bytes: largest accepted file in bytes. A hostile file can take some fifty times its size in memory.
 
     Raises:
         UsageError: the file cannot be read, is too large, not a pickle, more than plain data, or not a snapshot.
@@ -103,12 +103,12 @@ def _bytes_of(path: Path, limit_bytes: int) -> bytes:
 
 
 def _convert(data: object, path: Path, *, num_bytes: int) -> _Snapshot:
-    """Return `data` as a snapshot; a bare list has only segments, as from `torch.cuda.memory_snapshot()`."""
+    """Return `data` as a snapshot; a list contains only segments, as `torch.cuda.memory_snapshot()` returns them."""
     if isinstance(data, list):
         data = {"segments": data}
     if not isinstance(data, dict) or not isinstance(data.get("segments"), list):
         raise UsageError(f"{path} is a pickle, but no memory snapshot: it has no list of segments.", hint=_WRITE)
-    # A list can occur in many places, each of which takes only two bytes.
+    # A hostile pickle can refer to one list in many places, and each reference takes only two bytes.
     traces = data.get("device_traces")
     parts = list(traces) if isinstance(traces, list) else []
     parts += [part.get("blocks") for part in data["segments"] if isinstance(part, dict)]
@@ -121,7 +121,7 @@ def _convert(data: object, path: Path, *, num_bytes: int) -> _Snapshot:
 
 
 def _held(segment: _Segment, stacks: Stacks) -> list[tuple[Life, int]]:
-    """Return active blocks with sizes. Before torch 2.2 blocks had no address of their own; they follow one another."""
+    """Return active blocks with their sizes. Before torch 2.2 blocks had no address, but lay one after another."""
     found, address = [], segment.address
     for block in segment.blocks:
         start = address if block.address is None else block.address

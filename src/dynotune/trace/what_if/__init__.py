@@ -1,6 +1,6 @@
 """The what-if engine: replay a timeline as it would have been without a cause, or under another condition.
 
-Only a comparison of runs checks a prediction, never this room.
+This room does not check predictions: only a comparison of runs does.
 """
 
 from dynotune.trace.what_if.engine import DEVICE, HOST, retimed, savings

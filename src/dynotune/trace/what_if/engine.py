@@ -1,8 +1,8 @@
 """Replay a recorded timeline as it would have been if the recorder had not slowed the host.
 
-The host's own time shrinks by one factor until a step is as long as an unrecorded step. The device's work keeps its
-length and its order, and starts when it is queued or when the work that it waited for has ended; the host's waits for
-the device follow from that. Defined in docs/reference/diagnosis.md.
+The host's own time shrinks by one factor until a step is as long as an unrecorded step. Device work keeps its length
+and its order, and starts when the host queues the work or when the work before it has ended; the host's waits for the
+device follow from these starts. Defined in docs/reference/diagnosis.md.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from dynotune.trace.facts.steps import named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, DeviceSpans, HostKind, Ints, Timeline, in_order, taken
 
 MOST_SLOWED = 30.0
-"""Most that any recorder slows a host; a step that needs more is short for another reason."""
+"""Largest factor by which a recorder slows a host; a plain step that is shorter by more is short for another reason."""
 NUM_HALVINGS = 12
 PLATEAU = 1.01
-"""A faster host does not speed up a fully busy device: a step within this factor of its shortest counts as shortest."""
+"""With a busy device, a faster host saves no time: a step within this factor of the shortest counts as shortest."""
 READY_NS = 20_000
 """A kernel that starts this soon after its launch waited only for launch latency, not for other work."""
 ENDED_NS = 5_000
-"""A wait returns at most this long before the work's end on the device's clock."""
+"""A call that waits for device work returns at most this long before the end of the work on the device's clock."""
 ALL_LAUNCHES_WAIT = 0.9
-"""Share of kernels that ended before their launch returned: above this, CUDA_LAUNCH_BLOCKING is on."""
+"""If a larger share of kernels than this ended before their launch returned, CUDA_LAUNCH_BLOCKING is on."""
 LATENCY_NS = 5_000
 """Latency of a launch into an idle queue, if the trace contains no such launch."""
 
 MADE = "create-on-cpu-then-move"
 WITHOUT = ("sync-per-step", "h2d-blocking", "loader-bound", "pin-in-hot-loop", MADE)
-"""Causes that a replay can leave out: waits for the device, for copies to it and for the loader, pinning, and tensors
-that are made on the host, with their copies."""
+"""Causes that a replay can leave out: waits for the device, for copies to the device and for the loader; pinning;
+tensors that are made on the host, with their copies."""
 
 DEVICE, HOST = "device", "host"
-"""A replay can also leave out all that the device computes and copies, or all of the host's own time."""
+"""A replay can also leave out all of the device's computing and copying, or all of the host's own time."""
 
 _LAUNCH, _WAIT, _LOADER = 0, 1, 2
 _PINS = re.compile(r"aten::(_pin_memory|pin_memory)$")
@@ -50,13 +50,13 @@ _PINS = re.compile(r"aten::(_pin_memory|pin_memory)$")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """Change under which the timeline is replayed.
+    """A hypothetical change with which the timeline is replayed.
 
     Args:
-        without: one of `WITHOUT`, `DEVICE` or `HOST`.
-        lengths: factor for the length of each row of the device's table; None for 1.
-        host: disjoint spans in which the host's own time is multiplied by the second value.
-        loader: factor for waits for the loader.
+        without: the cause to leave out: one of `WITHOUT`, `DEVICE` or `HOST`.
+        lengths: for each device span the factor of its length; None for a factor of 1.
+        host: disjoint intervals, and the factor by which the host's own time in these intervals is multiplied.
+        loader: factor by which waits for the loader are multiplied.
     """
 
     without: str = ""
@@ -70,13 +70,13 @@ NOTHING = Change()
 
 @dataclass(slots=True)
 class _Anchor:
-    """A moment of the host that is tied to the device or to the loader; between anchors the host's own time passes.
+    """A point in the host's time at which the host queues work or waits; between anchors the host's own time passes.
 
     Args:
-        items: items of the device that are queued here.
-        awaited: item that the host waits for; UNKNOWN for none.
-        after_ns: nanoseconds that the wait goes on after this item's end; negative if it returns earlier, as copies of
-            pageable memory do.
+        items: items of device work that the host queues here.
+        awaited: item that the host waits for here; UNKNOWN if the host waits for no item.
+        after_ns: nanoseconds by which the wait ends after the awaited item; negative if the wait ends earlier, as in
+            copies of pageable memory.
         cause: the cause of the wait, one of `WITHOUT`.
     """
 
@@ -91,11 +91,11 @@ class _Anchor:
 
 @dataclass(slots=True)
 class _Item:
-    """One piece of the device's work.
+    """One piece of device work.
 
     Args:
-        before: the item before it on its stream; `held_by`: the item that it waited for; UNKNOWN for none.
-        lag_ns: from its launch, or from the end of the item that it waited for, to its start.
+        before: previous item on the same stream; `held_by`: the item whose end this item waited for; UNKNOWN for none.
+        lag_ns: nanoseconds from the launch, or from the end of the item `held_by`, to the start of this item.
     """
 
     length_ns: int
@@ -112,7 +112,7 @@ def retimed(timeline: Timeline, step_s: float, wait_s: float | None) -> tuple[Ti
         wait_s: seconds that an unrecorded step waits for its loader; None to leave these waits as they are.
 
     Returns:
-        The unchanged timeline and 1 if it has no steps or no launches, or its steps are already as short.
+        The unchanged timeline and 1 if the timeline has no steps or no launches, or its steps are already that short.
     """
     if (again := replay(timeline, wait_s)) is None:
         return timeline, 1.0
@@ -127,10 +127,11 @@ def retimed(timeline: Timeline, step_s: float, wait_s: float | None) -> tuple[Ti
 
 
 def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, float]:
-    """Return the share of a step that is saved without each cause of `WITHOUT`, without `DEVICE` and without `HOST`.
+    """Return the share of a step that replays save without each cause of `WITHOUT`, without `DEVICE`, without `HOST`.
 
-    The saving can exceed the idle time right after a wait, because the host's later work then overlaps the device's. It
-    can be less than all of the device's time, if the host or the loader sets the pace.
+    The saving without a wait can exceed the idle time right after the wait, because the host's later work then overlaps
+    the device's work. The saving without `DEVICE` is less than the device's time if the host or the loader sets the
+    pace.
 
     Args:
         wait_s, faster: as for `retimed`, and as it returns.
@@ -143,7 +144,7 @@ def savings(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str
 
 
 def replay(timeline: Timeline, wait_s: float | None, faster: float = 1.0) -> Replay | None:
-    """Return the timeline, prepared for replays under changes; None if it has no steps or no launches.
+    """Return the timeline, prepared for replays under changes; None if the timeline has no steps or no launches.
 
     Args:
         wait_s, faster: as for `retimed`, and as it returns.
@@ -188,7 +189,7 @@ class Replay:
         return len(self._own_work.get(cause, ())) > 0 or any(anchor.cause == cause for anchor in self._anchors)
 
     def saved(self, change: Change, faster: float | None = None) -> float:
-        """Return the share of a step that is saved under a change; below 0 if the step takes longer.
+        """Return the share of a step that a change saves; below 0 if the step takes longer with the change.
 
         Args:
             faster: speed of the host under the change; None for the default.
@@ -198,11 +199,11 @@ class Replay:
         return 1 - self.step_ns(faster or self._faster, change) / self._step_ns
 
     def is_paced_by_device(self, faster: float) -> bool:
-        """Tell whether a host of this speed would not shorten a step, whose length then does not show that speed."""
+        """Return whether the device sets the pace at this host speed, so that a faster host shortens no step."""
         return self.saved(NOTHING, max(faster, self._faster)) < PLATEAU - 1
 
     def step_ns(self, faster: float, change: Change = NOTHING) -> float:
-        """Return the nanoseconds of a step at that speed, after host and device have reached a steady state."""
+        """Return the nanoseconds of a step at a host speed, after host and device have reached a steady state."""
         old, new, _, end = self._run(faster, change)
         host = np.interp(self._steps.end_ns, old, new)
         num = len(host) - 1
@@ -216,7 +217,7 @@ class Replay:
     def timeline(self, faster: float) -> Timeline:
         old, new, start, end = self._run(faster, NOTHING)
         host, device = self._timeline.host, self._timeline.device
-        # Moments before the first step stay where they are.
+        # Times before the first step stay as recorded.
         begin, ended = (
             np.rint(np.where(times < old[0], times, np.interp(times, old, new))).astype(np.int64)
             for times in (host.start_ns, host.end_ns)
@@ -235,7 +236,7 @@ class Replay:
         )
 
     def _gaps_before_anchors(self) -> tuple[Ints, Ints]:
-        """Return from when to when the host's own time before each anchor passes; none before a nested anchor."""
+        """Return the interval of the host's own time before each anchor; an empty interval before a nested anchor."""
         was, starts, ends = self._begin_ns, [], []
         for anchor in self._anchors:
             begin = was if anchor.end_ns < was else max(anchor.start_ns, was)
@@ -247,7 +248,7 @@ class Replay:
         return np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
 
     def _own_ns(self, faster: float, change: Change) -> list[float]:
-        """Return the host's own time before each anchor, and after the last."""
+        """Return the nanoseconds of the host's own time before each anchor, and after the last anchor."""
         start, end = self._gaps
         if change.without == HOST:
             return [0.0] * len(start)
@@ -267,12 +268,12 @@ class Replay:
         return lengths.tolist()  # type: ignore[no-any-return]
 
     def _run(self, faster: float, change: Change) -> tuple[Ints, NDArray[np.float64], list[float], list[float]]:
-        """Return moments of the host in the recording and the replay, and each item's start and end in the replay."""
+        """Return the host's points in time in recording and replay, and each item's start and end in the replay."""
         without, scale = change.without, self._loader_scale * change.loader
         spared = self._copies_of_made() if without == MADE else frozenset[int]()
         lengths, own_ns = self._lengths_ns(change, spared), self._own_ns(faster, change)
         after = 0.0 if without == HOST else 1 / faster
-        # Items that were queued before the first step stay where they are.
+        # Items that were queued before the first step keep their recorded times.
         start, end = (times.astype(np.float64).tolist() for times in self._recorded)
         was, now = self._begin_ns, float(self._begin_ns)
         old, new = [was], [now]
@@ -309,7 +310,7 @@ class Replay:
             start[index], end[index] = ready, ready + lengths[index]
 
     def _items_of(self, device: DeviceSpans) -> list[_Item]:
-        """Return all items of the device, with the item that each waited for."""
+        """Return all items of device work, each with the item whose end it waited for."""
         host_end = self._timeline.host.end_ns
         last: dict[tuple[int, int], int] = {}
         found = []
@@ -325,7 +326,7 @@ class Replay:
             held = UNKNOWN
             if start - queued > READY_NS or (before != UNKNOWN and int(device.end_ns[before]) > queued):
                 at = bisect_right(self._ends, start) - 1
-                # An item that ended before this one was queued did not delay it.
+                # An item that ended before another item was queued did not delay the other item.
                 if at >= 0 and self._ends[at] > queued and self._by_end[at] != index:
                     held = self._by_end[at]
             lag = start - (int(device.end_ns[held]) if held != UNKNOWN else queued)
@@ -339,7 +340,8 @@ class Replay:
         alone = []
         for index, launch in enumerate(device.launch.tolist()):
             if launch == UNKNOWN:
-                # Items before all those with a launch were queued before the recording, and stay where they are.
+                # Items before the first item with a launch were queued before the recording, and keep their recorded
+                # times.
                 if not queued:
                     continue
                 at = int(device.start_ns[index])
@@ -365,7 +367,7 @@ class Replay:
         return _Anchor(start, stop, _WAIT, items, awaited, stop - ended, cause)
 
     def _last_before(self, start: int, stop: int) -> int:
-        """Return the item that ended last by `stop`, among those that were queued by `start`."""
+        """Return, among the items queued by `start`, the item that ended last by `stop`."""
         host, device = self._timeline.host, self._timeline.device
         at = bisect_right(self._ends, stop + ENDED_NS) - 1
         while at >= 0:
@@ -377,7 +379,7 @@ class Replay:
         return UNKNOWN
 
     def _copies_of_made(self) -> frozenset[int]:
-        """Return items that copy tensors made on the host."""
+        """Return the items that copy tensors made on the host."""
         launch = self._timeline.device.launch
         at = self._timeline.host.start_ns[launch]
         inside = (launch != UNKNOWN) & (intervals.covered(self._copying, at, at + 1) > 0)
@@ -402,9 +404,10 @@ class Replay:
 
 
 def _synchronous(timeline: Timeline) -> set[int]:
-    """Return calls that return after their queued work has ended, or, as with copies of pageable memory, long begun.
+    """Return calls that end after their queued work has ended or, for copies of pageable memory, has long begun.
 
-    A short kernel may end before its launch returns although the host did not wait for it: launches wait all or none.
+    A short kernel may end before its launch returns although the host did not wait; so either all launches count as
+    waits or none.
     """
     host, device = timeline.host, timeline.device
     rows = np.flatnonzero(device.launch != UNKNOWN)

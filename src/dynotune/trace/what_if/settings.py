@@ -1,10 +1,10 @@
 """Predict the saving of a setting as a range: replay the timeline with the setting's effect.
 
-A setting changes how long some of the device's work takes and how much of the host's own time remains. Both are ranges:
-the most that hardware and compiler allow, and the least that small or memory-bound work gains. If the host sets the
-pace, faster kernels save nothing, and vice versa; the replay shows this.
+A setting changes the duration of some device work and the remaining part of the host's own time. Each factor is a
+range: from the most that hardware and compiler allow to the least that small or memory-bound work gains. If the host
+sets the pace, faster kernels save nothing, and vice versa; the replay shows which of the two sets the pace.
 
-The saving of compiling is not predicted: of two measurements, one was above the range and one far below it.
+The saving of compiling is not predicted: of two measurements, one was above the predicted range and one far below.
 """
 
 import re
@@ -28,7 +28,7 @@ Factors = NDArray[np.float64]
 
 
 class Range(NamedTuple):
-    """Factors of a time: the most helpful and the least helpful case of a setting."""
+    """Range of the factor by which a setting multiplies a time: the most helpful and the least helpful case."""
 
     most: float
     least: float
@@ -51,10 +51,10 @@ FUSED_OPTIMIZER = Range(0.3, 0.85)
 PINNED_COPY = Range(0.25, 0.6)
 """Pageable copies go through a staging buffer of the driver."""
 WAIT = Range(0.0, 0.5)
-"""The part that is left of the wait for a loader, with enough workers, each as fast as the present ones."""
+"""Factor of the wait for a loader with enough workers, if each is as fast as the present workers."""
 RECORDED = Range(2.8, 1.7)
-"""How much faster a host is without the recorder and its stacks, if the program does not show it: the quartiles of 21
-unseen programs that the recorder slowed by more than half."""
+"""Factor by which a host is faster without the recorder and its stacks, for programs that do not show the factor: the
+quartiles of 21 unseen programs that the recorder slowed by more than half."""
 
 _PRODUCTS = tuple(CLASSES.index(name) for name in ("matmul", "convolution"))
 _POINTWISE = tuple(CLASSES.index(name) for name in COMPILED)
@@ -63,10 +63,9 @@ _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
 
 
 def predictions(timeline: Timeline, wait_s: float | None, faster: float) -> dict[str, Predicted]:
-    """Return savings by setting as written, or by its knob if they hold for any sufficient value; settings without an
-    effect on this timeline are left out.
+    """Return predicted savings by setting, or by knob if any sufficient value saves as much; none without an effect.
 
-    Whether the program already has a setting, or works with it, is not checked here.
+    This function does not check whether the program already has a setting, or works with the setting.
 
     Args:
         wait_s, faster: as for `engine.retimed`, and as it returns.
@@ -89,7 +88,7 @@ def _predicted(again: Replay, most: Change, least: Change, unseen: bool) -> Pred
 
 
 class _Parts:
-    """Parts of a timeline that settings change, as rows of the device's table and spans of the host."""
+    """Work in a timeline that settings change: device spans (rows) and intervals of the host."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
@@ -114,7 +113,7 @@ class _Parts:
         return told_by_name(self.timeline.names, self.timeline.device.name, tell)
 
     def model(self) -> intervals.Set:
-        """Return when a model's own code runs, forward and backward, on any thread, without optimizers' updates."""
+        """Return the intervals of model code on any thread, forward and backward, without optimizers' updates."""
         host = self.timeline.host
         modules = named(self.timeline, MODULE, HostKind.PYTHON)
         rows = np.append(modules, named(self.timeline, _BACKWARD, HostKind.OPERATOR))
@@ -123,7 +122,7 @@ class _Parts:
         return intervals.difference(intervals.union_of(host, rows), self.optimizer)
 
     def cast(self) -> tuple[intervals.Set, Range]:
-        """Return when the model's code runs, and the factor by which autocast's conversions lengthen its host time."""
+        """Return the intervals of model code, and the factor by which autocast's conversions lengthen its host time."""
         kernels = (self.timeline.device.kind == DeviceKind.KERNEL) & ~self.of_optimizer
         products = (self.fp32_products | self.tf32_products) & ~self.of_optimizer
         share = float(products.sum() / max(1, kernels.sum()))
@@ -145,7 +144,7 @@ def _both(
     host: tuple[intervals.Set, Range] | None = None,
     without: str = "",
 ) -> Changes:
-    """Return the most and least helpful change; None if the timeline has nothing that it applies to."""
+    """Return the most and the least helpful change; None if the timeline has no work that the change affects."""
     if not any(rows.any() for rows, _ in of_device) and host is None and not without:
         return None
 

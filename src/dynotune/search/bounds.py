@@ -116,7 +116,7 @@ def _enough_workers(candidates: Sequence[Candidate]) -> Setting | None:
     """Return the fewest workers that keep up with the step after all other settings save their bounds.
 
     The fewest workers with the best bound keep up with the step as it is. A loader too slow for the faster step would
-    hide the gain of the other settings. None if the candidates have fewer than two such numbers.
+    hide the gain of the other settings. None if fewer than two numbers of workers are candidates.
     """
     workers = [one for one in candidates if one.setting.knob == "loader.num_workers" and one.setting.value]
     most = max(map(bound_log, workers), default=0.0)

@@ -137,7 +137,7 @@ class State:
         self._try("compilation", self.compilations.compilation_begins, *args)
 
     def window_begins(self, step: Callable[[], int]) -> None:
-        """From now on, only count events; `step` returns the number of the present step."""
+        """From now on, count events instead of recording them; `step()` returns the present step's number."""
         self._try("models", self.models.look_no_more)
         self._try("loaders", self.loaders.look_no_more)
         self._try("optimizers", self.optimizers.look_no_more)

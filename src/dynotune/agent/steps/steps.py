@@ -38,8 +38,8 @@ class Steps:
             returns the number of the next such step.
         fixed: called as `fixed(description, begin_s, classes, num_superseded)` when a cycle is found, with the begin of
             the first step, the classes of modules still needed, and the number of first steps that no longer count.
-        has_stepped: called as `has_stepped(optimizer)` after a step of an optimizer; not for the optimizer whose step
-            is found to end the program's steps.
+        has_stepped: called with the optimizer after each `optimizer.step()`, except for the optimizer that marks the
+            end of each training step.
         search_again: called when another training seems to begin; returns whether to search for that training's step.
         wait: waits for the device where a step may end; None if only the host's time matters.
     """

@@ -99,7 +99,7 @@ class Own(msgspec.Struct, kw_only=True):
 class Guard(msgspec.Struct, frozen=True):
     """Make runs of one command, each in a folder below `folder`, limited to `limit_s` unless the run has its own limit.
 
-    All methods raise CommandFailed and CannotRunHere, as `run_settings` does. `made`: runs that `ahead` made, by name.
+    All methods raise CommandFailed and CannotRunHere, as `run_settings` does. `made`: finished runs of `ahead`.
     """
 
     run: RunSpec

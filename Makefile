@@ -7,7 +7,7 @@ WORKERS ?= 4
 # pip runs only when what it would install changed.
 STAMP  := .venv/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint tests test-long test-gpu attack test-versions findings claims runtime-reference docs install clean
+.PHONY: demo test lint tests test-long test-gpu attack test-versions findings knobs schemas claims runtime-reference docs install clean
 
 demo: install
 	$(BIN)/dynotune demo
@@ -44,6 +44,13 @@ test-versions: install
 # The page of findings is made from the rules.
 findings: install
 	$(BIN)/python tools/findings_page.py > docs/reference/findings.md
+
+# So are the page of knobs, from the catalogue, and the schemas of documents, from their structs.
+knobs: install
+	$(BIN)/python tools/knobs_page.py > docs/reference/knobs.md
+
+schemas: install
+	$(BIN)/python tools/schemas.py docs/reference/schemas
 
 # The pages of claims are made from the claims and the bundles among the results.
 claims: install

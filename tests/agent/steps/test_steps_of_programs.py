@@ -126,8 +126,9 @@ print(two_steps(torch.ones(4, 4)).item())
     assert ran.stepping.num_steps == 7
 
 
-def test_steps_where_the_program_says_so(script, fork_under_agent):
-    ran = fork_under_agent([script(STEPS_OF_ITS_OWN.format(mark="dynotune.step()"))])
+@pytest.mark.parametrize("mark", ["dynotune.step()", "with dynotune.one_step(): pass"])
+def test_steps_where_the_program_says_so(mark, script, fork_under_agent):
+    ran = fork_under_agent([script(STEPS_OF_ITS_OWN.format(mark=mark))])
     assert ran.stepping.num_steps == 30
 
 

@@ -236,6 +236,18 @@ def test_a_cells_subcommand_is_interrupted_once_and_may_print_what_is_no_text(tm
     assert capsys.readouterr().out == "\ufffd own session: 1"
 
 
+def test_what_a_cells_subcommand_printed_is_shown_though_it_ended_at_once(tmp_path, capsys, monkeypatch):
+    class Ended(subprocess.Popen):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.wait()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(notebook.subprocess, "Popen", Ended)
+    notebook.run_cell("no-such-subcommand", "pass")
+    assert "no-such-subcommand" in capsys.readouterr().out
+
+
 def test_a_line_of_a_cell_that_cannot_be_split_is_refused():
     with pytest.raises(UsageError, match="no line of options"):
         notebook.run_cell("diagnose '", "pass")

@@ -45,11 +45,12 @@ def run_cell(line: str, cell: str) -> None:
         start_new_session=True,  # some kernels are interrupted alone, some with their group: it is told once
     )
     assert asked.stdout is not None
-    while asked.poll() is None:
+    while True:
         # The subcommand is told, and says how it can go on.
         try:
             for told in asked.stdout:
                 sys.stdout.write(told)
             asked.wait()
+            break
         except KeyboardInterrupt:
             asked.send_signal(signal.SIGINT)

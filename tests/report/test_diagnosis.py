@@ -273,7 +273,8 @@ def test_on_a_terminal_an_answer_fits_a_screen_verdict_first_and_verbose_gives_t
         msgspec.structs.replace(WORKERS, id=f"finding-{at}", remedy="Ask for workers.") for at in range(num_findings)
     ]
     unknown = [NotKnown(f"other-{index}", f"fact.{index}", "no NVML here") for index in range(12)]
-    shown = diagnosis(findings=many, unknown=unknown, notes=["Others used cores."] * 3)
+    uneven = msgspec.structs.replace(TIMING, slow=[SlowStep(index=7, step_s=0.09, wait_s=0.0)])
+    shown = diagnosis(findings=many, unknown=unknown, notes=["Others used cores."] * 3, steps=uneven)
     full = text_of(shown, width=80)
     monkeypatch.setattr(sys, "stdout", Terminal())
     lines = text_of(shown, width=80).splitlines()

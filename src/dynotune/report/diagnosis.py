@@ -34,7 +34,7 @@ def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
         _head(diagnosis),
         *_shares(diagnosis),
         *_findings("Findings", speed, diagnosis.command),
-        *_jitter(diagnosis, jitter),
+        *([] if is_brief() and not jitter else _jitter(diagnosis, jitter)),
         *upper_bounds_report(diagnosis.upper_bounds),
         *forecasts_report(diagnosis.forecasts),
         *([] if is_brief() else _not_known(diagnosis.unknown)),

@@ -11,6 +11,7 @@ import msgspec
 from dynotune import knobs
 from dynotune.launch import new_run_folder
 from dynotune.measure.checks import guard
+from dynotune.measure.checks.readings import Readings
 from dynotune.measure.checks.tolerance import allowed
 from dynotune.measure.comparison import protocol
 from dynotune.measure.live.machine import facts_of
@@ -40,7 +41,7 @@ OWN = {"bfloat16": "bf16", "float16": "fp16"}
 MOST_KEPT, NUM_SEEDS = 3, 3
 LAST = 8
 """Number of losses at the end of a run whose mean shows the loss that training reaches."""
-Settled = tuple[list[Setting], guard.Readings, Guarded | Unknown]
+Settled = tuple[list[Setting], Readings, Guarded | Unknown]
 
 
 def boundary(
@@ -78,7 +79,7 @@ class _Program:
         self.arms = (OF_AUTOCAST if precision in OWN else ARMS) | QUANTIZED
         self.arms.pop(precision, None)
         self._left_s = self._share_s = budget_s
-        self._seeded: list[guard.Readings] = []
+        self._seeded: list[Readings] = []
 
     def judged(self) -> list[PrecisionArm]:
         """Judge speed and results of each precision; for a precision that fails, return the reason."""
@@ -146,7 +147,7 @@ class _Program:
                 return fewer
         return settings, arm, results
 
-    def _band(self, name: str, settings: Sequence[Setting], arm: guard.Readings) -> Band | None:
+    def _band(self, name: str, settings: Sequence[Setting], arm: Readings) -> Band | None:
         """Train under further seeds, with and without the settings, if the runs fit into one comparison's time."""
         if self.own.first[0].what != "losses" or (self._share_s is not None and self._share_s < 2 * self._run_s):
             return None
@@ -155,7 +156,7 @@ class _Program:
         others = [self._computed(f"{name}, seed {seed}", settings, seed) for seed in seeds]
         return band([self.own.first, *self._seeded], [arm, *others])
 
-    def _computed(self, name: str, settings: Sequence[Setting] = (), seed: int = 0) -> guard.Readings:
+    def _computed(self, name: str, settings: Sequence[Setting] = (), seed: int = 0) -> Readings:
         self._watcher.running(f"results {name}" if name.startswith("as written") else f"results in {name}")
         run = self._runs.run
         seeded = msgspec.structs.replace(run, seed=(run.seed or 0) + seed) if seed else run
@@ -167,7 +168,7 @@ class _Program:
         return found
 
 
-def band(baseline: Sequence[guard.Readings], candidate: Sequence[guard.Readings]) -> Band | None:
+def band(baseline: Sequence[Readings], candidate: Sequence[Readings]) -> Band | None:
     """Return the final losses under the same seeds; None if a loss is not a number, or the seeds have no effect."""
     ends = [[one[0].losses[-LAST:] for one in side] for side in (baseline, candidate)]
     ours, mine = (

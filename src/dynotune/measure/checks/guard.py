@@ -21,15 +21,14 @@ import msgspec
 
 from dynotune import probe
 from dynotune.launch.process import fresh_folder
-from dynotune.launch.records import Record
 from dynotune.measure.checks import noise
-from dynotune.measure.checks.differences import Apart, Digest, LargestDifference, judge, losses_apart, outputs_apart
+from dynotune.measure.checks.differences import Apart, LargestDifference, judge, losses_apart, outputs_apart
+from dynotune.measure.checks.readings import Reading, Readings, readings
 from dynotune.measure.checks.tolerance import BY_PRECISION, Tolerance, allowed, guarded
 from dynotune.measure.live import lanes
 from dynotune.measure.live.arm_run import run_settings
 from dynotune.measure.live.outcome import refuse_rejected
-from dynotune.schema import document
-from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, RecordError
+from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
@@ -43,39 +42,6 @@ NOTHING_ROUNDS = "none of its settings changes how numbers are rounded, and that
 NOTHING_SEEN = "beside that nothing can be seen"
 MOST_ALLOWED = 0.5
 """If a program's own losses differ so much that a difference of this size would pass, nothing can be concluded."""
-
-
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """Results that one process computed.
-
-    Args:
-        draws: kinds of devices whose random number generators the process's modules used.
-        precision: the precision in which the process computes, as far as visible.
-        num_captured: number of values that were not read because a CUDA graph was being captured.
-        metric: values of the metric for each call, in order; `metric_error`: why there is no metric.
-        peak_bytes: peak of device memory. `room`: number of equal runs that fit into device memory at once.
-        parts: results of inner modules in the outermost module's first call, in the order in which their calls ended.
-    """
-
-    what: Literal["losses", "outputs"]
-    losses: list[float | None] = []
-    outputs: list[list[Digest]] = []
-    draws: list[str] = []
-    precision: str = ""
-    num_captured: int = 0
-    parts: list[tuple[str, list[Digest]]] = []
-    metric: list[float] = []
-    metric_error: str = ""
-    peak_bytes: int | None = None
-    room: int = 1
-
-    @property
-    def num_values(self) -> int:
-        return len(self.losses) if self.what == "losses" else len(self.outputs)
-
-
-Readings = list[Reading]
-"""Readings of the ranks, in order."""
 Asked = tuple[str, Sequence[Setting], dict[str, Any]]
 """A run to make: its name, its settings, and fields of `CheckResults`."""
 
@@ -425,30 +391,3 @@ def _apart(ours: Reading, others: Reading) -> Apart:
     if ours.what == "losses":
         return losses_apart(ours.losses, others.losses)
     return outputs_apart(ours.outputs, others.outputs)
-
-
-def readings(records: Sequence[Record]) -> Readings | Unknown:
-    """Return the results of the processes that ran steps; Unknown if one of these processes has no results.
-
-    Raises RecordError: the record has another form than the agent's.
-    """
-    found = []
-    for record in sorted(records, key=lambda record: record.among_ranks("rank") or 0):
-        event = record.last("results")
-        why = "".join([f": {error.get('error')}" for error in record.events.get("error", [])][-1:])
-        if event is None:
-            return Unknown(f"a process ended before its losses were read{why}")
-        found.append(_reading(event, record))
-        if not found[-1].num_values:
-            why = ": they are inside CUDA graphs" if found[-1].num_captured else why
-            return Unknown(f"no losses and no outputs of floating point were seen{why}")
-    return found or Unknown("no process made a step")
-
-
-def _reading(event: dict[str, Any], record: Record) -> Reading:
-    values = "losses" if event.get("what") == "losses" else "outputs"
-    try:
-        peak_bytes = (record.last("memory") or {}).get("peak_device_bytes")
-        return document.convert({**event, values: event.get("values"), "peak_bytes": peak_bytes}, Reading)
-    except (ValueError, TypeError) as error:
-        raise RecordError(f"{record.path} is damaged: its results are not in the agent's form.") from error

@@ -5,7 +5,7 @@ share of the cores. A pair of runs stays in one lane, and so does a block of two
 cancels in the ratio within a pair, and a lane's effect on the second run of a pair cancels within a block. So lanes
 need no weights in the statistics, and lanes of different speed do not cause wrong verdicts.
 
-A lane with much longer steps than on the whole machine is still left out, whatever the cause: too few cores, a shared
+A lane with longer steps than on the whole machine is still left out, whatever the cause: too few cores, a shared
 disk, a slower GPU. A setting's effect in such a lane says little to the user.
 """
 
@@ -49,8 +49,6 @@ SAME_SIZE = 0.01
 """Share by which the memory of GPUs of one model may differ: the driver reserves some, and retires pages."""
 SURE = 3.0
 """Standard errors by which a lane must be slower; with fewer, one of eight equal lanes would often be left out."""
-TOLERATED = 0.1
-"""Share by which a lane may lengthen a step: the lane hides less than this share of a gain, and favours neither run."""
 SETTLE_S = 5.0
 """Longest wait for a busy GPU to become idle: the driver reports utilisation of up to the last second."""
 LOOK_S = 0.5
@@ -311,8 +309,7 @@ def alike(
                     notes.say(f"Lane {lane.number} is left out: {error.message}")
         slow = slower(alone, pilots)
         for lane, (share, noise) in slow.items():
-            most = f"{TOLERATED:.0%} is tolerated, {noise:.0%} may be noise"
-            notes.say(f"Lane {lane.number} is left out: steps take {share:.0%} longer there; {most}.")
+            notes.say(f"Lane {lane.number} is left out: steps take {share:.1%} longer there; {noise:.1%} may be noise.")
         told = {"with the whole machine": alone} | {f"in lane {lane.number}": pilots[lane] for lane in pilots}
         paces = [f"{words.duration(_step_s(outcome))} {where}" for where, outcome in told.items()]
         notes.say(f"A step takes {', '.join(paces)}; {len(made)} lanes ran at once.")
@@ -328,8 +325,8 @@ def alike(
 def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, tuple[float, float]]:
     """Return by which share slow lanes exceed the fastest lane, and how much of that share may be noise.
 
-    A lane is slow if its excess is above the noise and above `TOLERATED`. `alone` may be slower than all lanes, since
-    the first run reads a cold disk.
+    A lane is slow if its excess is above the noise. `alone` may be slower than all lanes, since the first run reads a
+    cold disk.
     """
     paces = {lane: _pace(outcome) for lane, outcome in {WHOLE: alone, **together}.items()}
     best, best_se = min(paces.values())
@@ -338,7 +335,7 @@ def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, tuple
         log, se = paces[lane]
         # Two runs in one lane differ as well, by an amount that a single pilot cannot show.
         noise = math.expm1(SURE * math.sqrt(se**2 + best_se**2 + 2 * PRIOR_BETWEEN_RUNS**2))
-        if (share := math.expm1(log - best)) > max(noise, TOLERATED):
+        if (share := math.expm1(log - best)) > noise:
             found[lane] = share, noise
     return found
 

@@ -361,7 +361,7 @@ def padding_speed(given: argparse.Namespace, model: str, lane: Lane) -> Row:
     spare = finding["share"] / seen["share"]
     left = {"by-length": (1 - seen["share"]) / (1 - seen["sorted_share"]), "packed": 1 - seen["share"]}
     predicted = {name: 1 / (1 - spare * (1 - share)) for name, share in left.items()}
-    # In the first two turns the allocator still learns the lengths: once 206, 533 and 810 samples/s came in turn.
+    # In the first two turns the allocator still learns the lengths, and steps are slower.
     turns = lane.program(texts(given, model, "--turns", 5, "--seconds", 3))["samples_per_s"]
     speeds = {how: rates[2:] for how, rates in turns.items()}
     shown = {key: seen[key] for key in ("share", "longest_share", "sorted_share")}

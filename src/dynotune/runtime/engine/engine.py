@@ -64,7 +64,7 @@ class Engine(Closing):
         graphs: capture CUDA graphs, on a GPU.
         device: device to run on; None is the model's device.
         borrow: return the graph's own outputs instead of copies; they are valid until the next call of the same shape.
-            Such an engine can only be used by one thread, as long as that thread lives.
+            Only one thread can use the engine then, as long as that thread lives.
         tolerance: largest accepted error; None depends on the dtype (float32 1e-4, or 5e-3 on a GPU, for TF32; float16
             2e-2; bfloat16 5e-2). `math.inf` accepts every error, which is still reported.
         pad: dimensions in which smaller inputs may be padded, if the model's semantics allow it: "batch" (dimension 0,

@@ -142,3 +142,13 @@ def test_a_closed_output_is_no_mistake_of_dynotunes(user, closed):
         ["bash", "-c", line, "bash", sys.executable, "-m", "dynotune", "knobs"], env=user.env, capture_output=True
     )
     assert done.returncode == 0 and b"mistake" not in done.stderr
+
+
+def test_a_run_is_watched_to_its_end_though_the_output_is_closed(user, tmp_path):
+    ours = [sys.executable, "-m", "dynotune"]
+    asked = [*ours, "run", "--run-dir", str(tmp_path / "runs"), "--", sys.executable, "-c", "pass"]
+    subprocess.run(asked, cwd=user.cwd, env=user.env, capture_output=True, check=True)
+    (folder,) = (tmp_path / "runs").iterdir()
+    closed = ["bash", "-c", 'exec "$@" 1>&-', "bash", *ours, "watch", str(folder)]
+    done = subprocess.run(closed, cwd=user.cwd, env=user.env, capture_output=True)
+    assert done.returncode == 0 and b"mistake" not in done.stderr

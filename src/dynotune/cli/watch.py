@@ -122,7 +122,8 @@ def _join(folder: Path, watcher: Callable[..., Watcher], *, stays: bool) -> None
         )
     with contextlib.ExitStack() as stack:
         made = watcher(folder.absolute(), stack)
-        made.show.append(stack.enter_context(Screen()) if sys.stdout.isatty() else Lines(sys.stdout))
+        if sys.stdout is not None:  # the caller may have closed it
+            made.show.append(stack.enter_context(Screen()) if sys.stdout.isatty() else Lines(sys.stdout))
         with contextlib.suppress(KeyboardInterrupt):
             made.run()
             if stays and made.failed is None:

@@ -107,10 +107,17 @@ def test_a_gpu_that_stays_busy_is_left_out(watcher, monkeypatch):
     assert any("90% of its time" in text for text in watcher.said)
 
 
-def test_what_nvml_does_not_say_speaks_against_no_gpu_and_the_users_own_word_names_it(watcher):
+def test_a_gpu_whose_use_is_unknown_is_taken_and_said_and_the_users_own_word_names_it(watcher):
     unknown = dict.fromkeys(("uuid", "utilisation_percent", "memory_used_bytes", "cpu_affinity"), Unknown("not told"))
     found = lanes.idle(gpu(0, **unknown) | gpu(1, **unknown), 2, "3,5", watcher)
     assert found == [Lane(0, "3"), Lane(0, "5")]
+    assert ["uses GPU 3 is unknown" in watcher.said[0], "uses GPU 5 is unknown" in watcher.said[1]] == [True, True]
+
+
+def test_the_figures_of_a_busy_gpu_are_only_those_that_nvml_reports(watcher):
+    facts = gpu(0, utilisation_percent=Unknown("not told"), memory_used_bytes=100 * GIB) | gpu(1)
+    assert [lane.gpu for lane in lanes.idle(facts, 2, "", watcher)] == ["GPU-1"]
+    assert "another program uses it, 71% of its memory." in watcher.said[0]
 
 
 def test_a_lane_shows_its_program_one_gpu_and_the_whole_machine_changes_nothing():

@@ -124,7 +124,7 @@ def wanted(run: RunSpec, notes: Notes) -> list[Lane]:
         facts = probe.gpu.facts(run.env)
         if not (num := facts["gpu.count"]) or not isinstance(num, int):
             return [Lane()] * run.lanes
-        if time.monotonic() >= until_s or not any(max(_in_use(facts, place)) >= BUSY for place in range(num)):
+        if time.monotonic() >= until_s or not any(_is_busy(_in_use(facts, place)) for place in range(num)):
             break
         time.sleep(LOOK_S)
     found = idle(facts, num, run.env.get(VISIBLE, ""), notes)
@@ -132,12 +132,17 @@ def wanted(run: RunSpec, notes: Notes) -> list[Lane]:
     return found[: run.lanes or None]
 
 
-def _in_use(facts: Facts, place: int) -> tuple[float, float]:
-    """Return the used shares of a GPU's time and of its memory; 0 for a share that NVML does not report."""
+def _in_use(facts: Facts, place: int) -> dict[str, float]:
+    """Return the used shares of a GPU's time and of its memory, as far as NVML reports them."""
     names = ("utilisation_percent", "memory_used_bytes", "memory_bytes")
     told = [facts.get(f"gpu{place or ''}.{name}") for name in names]
     percent, used, size = (one if isinstance(one, int) else None for one in told)
-    return (percent or 0) / 100, (used or 0) / (size or math.inf)
+    shares = {} if percent is None else {"time": percent / 100}
+    return shares | ({"memory": used / size} if size and used is not None else {})
+
+
+def _is_busy(shares: Mapping[str, float]) -> bool:
+    return max(shares.values(), default=0.0) >= BUSY
 
 
 def idle(facts: Facts, num: int, visible: str, notes: Notes) -> list[Lane]:
@@ -151,13 +156,15 @@ def idle(facts: Facts, num: int, visible: str, notes: Notes) -> list[Lane]:
     for place, name in enumerate((visible or ",".join(map(str, range(num)))).split(",")[:num]):
         gpu = f"gpu{place or ''}"
         kind = known.get(f"{gpu}.name", ""), known.get(f"{gpu}.memory_bytes", math.inf)
-        busy, full = _in_use(facts, place)
-        if max(busy, full) >= BUSY:
-            much = f"{busy:.0%} of its time and {full:.0%} of its memory"
+        shares = _in_use(facts, place)
+        if _is_busy(shares):
+            much = " and ".join(f"{share:.0%} of its {what}" for what, share in shares.items())
             notes.say(f"GPU {name} is left out: another program uses it, {much}.")
         elif kind[0] != (usual := usual or kind)[0] or not math.isclose(kind[1], usual[1], rel_tol=SAME_SIZE):
             notes.say(f"GPU {name} is left out: it is of another kind, {kind[0]} of {kind[1] / 1e9:.1f} GB.")
         else:
+            if not shares:
+                notes.say(f"Whether another program uses GPU {name} is unknown: NVML does not report it.")
             near = frozenset(known.get(f"{gpu}.cpu_affinity", ()))
             found.append(Lane(0, known.get(f"{gpu}.uuid", name), near))
     return found

@@ -233,7 +233,7 @@ def _arm(arm: PrecisionArm) -> Row:
         "baseline_error": results and results.baseline_error,
         "reason": without_places(" ".join([*([results.reason] if results else []), *arm.reasons])),
         "speed_reason": without_places(speed.reason) if speed else "",
-        "num_blocks": len(speed.pairs) if speed else 0,
+        "blocks_s": [[pair.baseline_s, pair.candidate_s] for pair in speed.pairs] if speed else [],
         "metric": metric and {"mean": metric.mean, "ci": metric.ci, "num_samples": metric.num_samples},
         "band": arm.band and {"baseline": arm.band.baseline, "arm": arm.band.arm, "is_within": arm.band.is_within},
         "peak_bytes": arm.peak_bytes,

@@ -172,7 +172,7 @@ class Watcher:
     def running_arm(self, arm, *, pair, max_pairs, so_far=""):
         pass
 
-    def finished(self, pair, *, number, max_pairs, unit="sample", objective="throughput"):
+    def finished(self, pair, *, number, max_pairs, unit="sample", objective="throughput", what="pair"):
         self.pairs.append((number, max_pairs))
 
     def voided(self, voided):

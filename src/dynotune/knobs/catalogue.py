@@ -4,24 +4,56 @@ import difflib
 import functools
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from dynotune.knobs.conditions import CONDITIONS
 from dynotune.schema import redaction
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import AllocConf, Argument, Env, Knob, Scalar, is_of_launch
 from dynotune.schema.setting import UNSET, Setting
 
-# Variables that dynotune itself sets in order to reach the program.
 LARGEST = 2**63 - 1
 """Largest number in settings, as in records and recipes."""
+# Variables that dynotune itself sets in order to reach the program.
 _OURS = ("DYNOTUNE_RUN", "PYTHONPATH")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+class Condition(NamedTuple):
+    """A test of one fact; `unless` states why a knob does not apply if the test fails."""
+
+    fact: str
+    holds: Callable[[object], bool]
+    unless: str
+
+
+def version_of(fact: object) -> tuple[int, ...]:
+    """Return the leading numbers of a version: "2.13.0+cu130" is (2, 13, 0), "9.0" is (9, 0)."""
+    match = re.match(r"\d+(\.\d+)*", str(fact))
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+CONDITIONS = {
+    "gpu": Condition("gpu.count", lambda count: count != 0, "it acts on the GPU, and none was found here"),
+    "linux": Condition(
+        "platform", lambda name: str(name).lower().startswith("linux"), "preloading a library works on Linux only"
+    ),
+    "torch 2.6": Condition(
+        "torch.version",
+        lambda version: version_of(version) >= (2, 6),
+        "the DataLoader of torch before 2.6 cannot deliver out of order",
+    ),
+    "compute capability 8.0": Condition(
+        "gpu.compute_capability",
+        lambda capability: version_of(capability) >= (8, 0),
+        "TF32 needs a GPU of compute capability 8.0 (Ampere) or newer",
+    ),
+}
+"""Conditions that a knob may put on the machine, by their name in the catalogue."""
 
 
 @functools.cache

@@ -7,9 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dynotune.report.bars import OF_A_STEP, Bar, Legend
-from dynotune.report.layout import fields
+from dynotune.report.layout import ShellCommand, fields
 from dynotune.report.loudness import is_brief, most
-from dynotune.report.shell_lines import ShellCommand
 from dynotune.report.trace_parts import place, prose, title
 from dynotune.report.upper_bounds import forecasts_report, upper_bounds_report
 from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown, Severity

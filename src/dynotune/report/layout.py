@@ -1,12 +1,16 @@
-"""Lay out the pieces of a report beside and below each other."""
+"""Lay out the pieces of a report beside and below each other, and command lines that a shell can read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+
+from dynotune.text import words
 
 KINDS: dict[str, dict[str, Any]] = {
     "": {},
@@ -47,3 +51,26 @@ def fields(rows: Iterable[tuple[str, str | Text]]) -> Table:
 def spaced(parts: Iterable[RenderableType]) -> Group:
     """Stack the parts with an empty line between them."""
     return Group(*(Padding(part, (1, 0, 0, 0)) if at else part for at, part in enumerate(parts)))
+
+
+@dataclass(frozen=True, slots=True)
+class ShellCommand:
+    """A command, wrapped over several lines, which a shell reads as one command.
+
+    Args:
+        quoted: the command's words, quoted for a shell.
+        indent: blanks before the first line.
+    """
+
+    quoted: Sequence[str]
+    indent: int = 0
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        first, *rest = [words.plain(word, longest=4000) for word in self.quoted]
+        line = " " * self.indent + first
+        for word in rest:
+            if cell_len(f"{line} {word} \\") > options.max_width:
+                yield Text(f"{line} \\", style="cyan", overflow="fold")
+                line = " " * (self.indent + 1)
+            line = f"{line} {word}"
+        yield Text(line, style="cyan", overflow="fold")

@@ -123,17 +123,9 @@ class WithinRun:
         """Switch arms as `switching.switch_arms`, in the continuing live run of the baseline, or else in a new one."""
         if self._runner is None or not self._runner.goes_on:
             self.end()
-            self._runner = self._leave.enter_context(
-                TaskRunner(
-                    msgspec.structs.replace(self._request, base=self._folder, run_to_end=False),
-                    self._watcher,
-                    facts=self._facts,
-                    label="the run that switches arms",
-                    limit_s=max(switching.LEAST_S, self._left_s()),
-                    cache_folder=self._cache_folder,
-                )
-            )
-            self._runner.start()
+            left_s, caches = max(switching.LEAST_S, self._left_s()), self._cache_folder
+            made = switching.runner_of(self._request, self._folder, self._watcher, self._facts, left_s, caches)
+            self._runner = self._leave.enter_context(made)
         return switching.switch_arms(
             self._request,
             arms,
@@ -144,7 +136,6 @@ class WithinRun:
             watcher=self._watcher,
             runner=self._runner,
             give_up_slow=True,
-            goes_on=True,
             **how,
         )
 

@@ -52,7 +52,7 @@ def ask(tmp_path: Path, monkeypatch):
     command = [sys.executable, "infer.py"]
     run = spec(command=command, cwd=tmp_path, env=env, base=tmp_path / "runs", seed=0, lock=False, sandbox=False)
 
-    def compare(request, watcher):
+    def compare(request, watcher, runner):
         assert request.in_process == "auto"
         return Comparison(
             id="made-up", run=run.recorded, candidate_settings=request.candidate, verdict="faster", speedup=1.9
@@ -76,6 +76,24 @@ def test_a_precision_is_judged_by_speed_errors_and_the_users_own_metric(ask):
     assert document.read(folder / boundary.FILE, Precision) == found
 
 
+def test_precisions_with_right_results_share_one_live_run_and_the_time(ask, monkeypatch):
+    words = {"bf16": "precision.autocast=bf16", "fp16": "precision.autocast=fp16"}
+    monkeypatch.setattr(boundary, "ARMS", words)
+    asked, compare = [], boundary.protocol.compare
+
+    def noted(request, watcher, runner):
+        asked.append((str(request.candidate[0]), runner, request.budget_s))
+        return compare(request, watcher, runner)
+
+    monkeypatch.setattr(boundary.protocol, "compare", noted)
+    found, _ = ask(budget_s=100.0)
+    assert all(arm.results.ok and arm.speed.verdict == "faster" for arm in found.arms)
+    assert [setting for setting, _, _ in asked] == [*words.values()]
+    assert asked[0][1] is asked[1][1]
+    assert asked[0][2] == 50.0
+    assert 50.0 < asked[1][2] <= 100.0
+
+
 def test_a_baseline_that_computes_no_numbers_is_said(ask, tmp_path):
     (tmp_path / "infer.py").write_text(PROGRAM.replace("torch.randn(8, 32)", "torch.full((8, 32), float('nan'))"))
     (arm,) = ask()[0].arms
@@ -89,7 +107,7 @@ def test_a_metric_that_raises_ends_it_with_its_own_words(ask):
 
 
 def test_a_precision_that_cannot_be_tried_has_a_reason_and_the_others_go_on(ask, monkeypatch):
-    def refuse(request, watcher):
+    def refuse(request, watcher, runner):
         raise CannotRunHere("its steps are too few")
 
     monkeypatch.setattr(boundary.protocol, "compare", refuse)

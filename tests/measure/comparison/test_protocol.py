@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import os
 import re
 import threading
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -163,7 +165,7 @@ def test_busy_cores_make_no_pair_void(compare, runs):
 
 
 def test_a_budget_that_one_run_used_up_starts_no_fresh_processes(compare, runs, monkeypatch):
-    def uses_up(request, comparison, folder, watcher, save):
+    def uses_up(request, comparison, folder, watcher, save, runner):
         runs.clock.now_s += 60.0
         return comparison, "the 60 s given were over"
 
@@ -173,8 +175,28 @@ def test_a_budget_that_one_run_used_up_starts_no_fresh_processes(compare, runs, 
     assert "the 60 s given were over" in comparison.reason
 
 
+def gives_up(request, comparison, folder, watcher, save, runner):
+    return comparison, "it changed the setting"
+
+
+def test_a_live_run_that_comparisons_share_has_ended_before_a_fresh_process_starts(
+    runs, watcher, tmp_path, monkeypatch
+):
+    class Shared:
+        goes_on, names = True, None
+
+        def end(self):
+            self.goes_on, self.names = False, [*runs.names]
+
+    shared = Shared()
+    monkeypatch.setattr(protocol.in_process, "compare_within", gives_up)
+    asked = request_in(tmp_path, candidate=[Setting("host.num_threads", 1)], in_process="auto")
+    assert protocol.compare(asked, watcher, runner=shared).verdict is not None
+    assert (shared.goes_on, shared.names) == (False, [])
+    assert runs.names
+
+
 def test_what_cannot_be_compared_within_one_run_is_compared_in_fresh_processes(compare, runs, monkeypatch):
-    gives_up = lambda request, comparison, folder, watcher, save: (comparison, "it changed the setting")  # noqa: E731
     monkeypatch.setattr(protocol.in_process, "compare_within", gives_up)
     runs.step_s = {"baseline": 0.02, "candidate": 0.01}
     comparison = compare(candidate=[Setting("host.num_threads", 1)], in_process="auto")
@@ -538,9 +560,9 @@ def two_lanes(monkeypatch):
 
 
 def noisy_but_in_pilots(middle_s):
-    """Lanes whose pilots are alike, and nothing comes of their pairs."""
-    draw = noisy(middle_s)
-    return lambda name: middle_s if name.startswith("pilot") else draw(name)
+    """Lanes whose pilots are alike, and nothing comes of their pairs, whichever lane is ahead."""
+    draws: dict[int, Callable[[str], float]] = collections.defaultdict(lambda: noisy(middle_s))
+    return lambda name: middle_s if name.startswith("pilot") else draws[threading.get_ident()](name)
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""Code patterns: features that programs leave on, leave out, or inherit from a library."""
+"""Code patterns: features that programs leave on, leave out, inherit from a library, or that newer versions removed."""
+
+import tomllib
+from importlib.resources import files
 
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
@@ -12,6 +15,7 @@ from dynotune.schema.trace_summary import Place
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 READ_ONCE_FROM = (2, 13)
 """Version of torch. Older ones read the variable at each product."""
+_REMOVED_CALLS = tomllib.loads(files(__package__).joinpath("removed_calls.toml").read_text(encoding="utf-8"))["call"]
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::matmul")
 _ZEROING = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_", "aten::add_")
 
@@ -176,3 +180,26 @@ def ul_deterministic_default(view: ObservationView) -> Judgements:
         evidence=[view.mentions("live.deterministic_algorithms"), f"model: {model.name}"],
         model=model,
     )
+
+
+@rule()
+def trt_removed_api(view: ObservationView) -> Judgements:
+    if "live.tensorrt_names" not in view.process.live:
+        return
+    lines = [one.rpartition(" ")[::2] for one in view.words("live.tensorrt_names")]
+    installed = str(view.fact_or_none("package.tensorrt") or "")
+    for call in _REMOVED_CALLS:
+        named = [
+            (place, name) for place, name in lines if any(f".{name}".endswith(f".{gone}") for gone in call["names"])
+        ]
+        if not named:
+            continue
+        since = call["gone_from"]
+        is_gone = bool(installed) and version(installed) >= version(since)
+        yield Judgement(
+            claim=f"{named[0][1]} is gone from TensorRT {since} on.",
+            severity="high" if is_gone else "medium",
+            evidence=[*map(" ".join, named), f"TensorRT installed: {installed or 'not known'}"],
+            where=Place(named[0][0]),
+            remedy=f"Use {call['instead']}.",
+        )

@@ -2,11 +2,12 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-import msgspec
+from msgspec.structs import replace
 
 from dynotune import knobs
 from dynotune.launch import new_run_folder
@@ -14,9 +15,10 @@ from dynotune.measure.checks import guard
 from dynotune.measure.checks.readings import Readings
 from dynotune.measure.checks.tolerance import allowed
 from dynotune.measure.comparison import protocol
-from dynotune.measure.live.machine import facts_of
+from dynotune.measure.live import switching
+from dynotune.measure.live.machine import facts_of, machine_lock
 from dynotune.measure.live.request import CompareRequest, Watcher
-from dynotune.measure.live.switching import mean_of
+from dynotune.measure.live.task_runner import LIMIT_S, TaskRunner
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
@@ -80,21 +82,44 @@ class _Program:
         self.arms.pop(precision, None)
         self._left_s = self._share_s = budget_s
         self._seeded: list[Readings] = []
+        self._readings: dict[str, Readings] = {}
 
     def judged(self) -> list[PrecisionArm]:
-        """Judge speed and results of each precision; for a precision that fails, return the reason."""
+        """Judge speed and results of each precision; for a precision that fails, return the reason.
+
+        Results come first: only precisions with right results are timed, all within one live run.
+        """
         asked = {name: knobs.parse(words) for name, words in self.arms.items()}
+        found = {name: PrecisionArm(name=name, settings=[setting]) for name, setting in asked.items()}
         unfit = {name: reason for name, setting in asked.items() if (reason := self._why_not(setting))}
+        found |= {name: replace(found[name], reasons=[reason]) for name, reason in unfit.items()}
         fit = [name for name in asked if name not in unfit]
         self._watcher.running("results in all precisions at once, where there is room")
         roundings = [allowed([asked[name]], self.own.first[0].precision).rounding for name in fit]
         self._runs.ahead(self.own, [(name, [asked[name]], {"metric": self._metric}) for name in fit], roundings)
-        return [
-            PrecisionArm(name=name, settings=[setting], reasons=[unfit[name]])
-            if name in unfit
-            else self._judged(name, setting, len(fit) - fit.index(name))
-            for name, setting in asked.items()
-        ]
+        found |= {name: self._tried(found[name], self._results) for name in fit}
+        wrong = {name for name, arm in found.items() if arm.results is not None and not arm.results.ok}
+        timed = [name for name in fit if name in self._readings and name not in wrong]
+        with machine_lock(self._runs.run, self._watcher), self._runner(len(timed)) as runner:
+            for num_done, name in enumerate(timed):
+                self._share_s = None if self._left_s is None else self._left_s / (len(timed) - num_done)
+                found[name] = self._tried(found[name], partial(self._timed, runner))
+            if runner.goes_on:
+                runner.end()
+        found |= {name: self._tried(found[name], self._with_band) for name in timed}
+        return [found[name] for name in asked]
+
+    def _runner(self, num_timed: int) -> TaskRunner:
+        limit_s = num_timed * LIMIT_S if self._left_s is None else max(self._left_s, switching.LEAST_S)
+        return switching.runner_of(self._runs.run, self.folder, self._watcher, self._runs.facts, limit_s)
+
+    def _tried(self, found: PrecisionArm, work: Callable[[PrecisionArm], PrecisionArm]) -> PrecisionArm:
+        """Return what `work` adds to a precision, or the precision with the reason why `work` failed."""
+        try:
+            return work(found)
+        except DynotuneError as error:
+            reason = error.message.removeprefix(f"{found.settings[0]} cannot work here: ")
+            return replace(found, reasons=[*found.reasons, reason, *getattr(error, "last_lines", ())[-1:]])
 
     def _why_not(self, setting: Setting) -> str:
         try:
@@ -105,34 +130,31 @@ class _Program:
             return "torchao's quantization is for inference, and the command trains."
         return ""
 
-    def _judged(self, name: str, setting: Setting, num_left: int) -> PrecisionArm:
-        """Judge results first; time only precisions with right results. `num_left`: precisions that share the time."""
-        found = PrecisionArm(name=name, settings=[setting])
+    def _results(self, found: PrecisionArm) -> PrecisionArm:
+        settings, arm, results = self._settled(found.name, found.settings[0])
+        self._readings[found.name] = arm
+        metric = changed(self.own.first[0].metric, arm[0].metric)
+        return replace(
+            found,
+            settings=settings,
+            results=None if isinstance(results, Unknown) else results,
+            peak_bytes=arm[0].peak_bytes,
+            metric=None if isinstance(metric, Unknown) else metric,
+            reasons=[one.reason for one in (results, metric) if isinstance(one, Unknown) and one.reason],
+        )
+
+    def _timed(self, runner: TaskRunner, found: PrecisionArm) -> PrecisionArm:
+        began_s, run = time.monotonic(), replace(self._runs.run, lock=False)
+        request = CompareRequest(run=run, candidate=found.settings, budget_s=self._share_s, in_process="auto")
         try:
-            settings, arm, results = self._settled(name, setting)
-            metric = changed(self.own.first[0].metric, arm[0].metric)
-            found = msgspec.structs.replace(
-                found,
-                settings=settings,
-                results=None if isinstance(results, Unknown) else results,
-                peak_bytes=arm[0].peak_bytes,
-                metric=None if isinstance(metric, Unknown) else metric,
-                reasons=[one.reason for one in (results, metric) if isinstance(one, Unknown) and one.reason],
-            )
-            if found.results is not None and not found.results.ok:
-                return found
-            began_s, self._share_s = time.monotonic(), None if self._left_s is None else self._left_s / num_left
-            request = CompareRequest(run=self._runs.run, candidate=settings, budget_s=self._share_s, in_process="auto")
-            found = msgspec.structs.replace(found, speed=protocol.compare(request, self._watcher))
+            return replace(found, speed=protocol.compare(request, self._watcher, runner=runner))
+        finally:
             if self._left_s is not None:
                 self._left_s = max(1.0, self._left_s - (time.monotonic() - began_s))
-            asks = found.is_worth_it or found.results is None
-            return msgspec.structs.replace(found, band=self._band(name, settings, arm) if asks else None)
-        except DynotuneError as error:
-            reason = error.message.removeprefix(f"{setting} cannot work here: ")
-            return msgspec.structs.replace(
-                found, reasons=[*found.reasons, reason, *getattr(error, "last_lines", ())[-1:]]
-            )
+
+    def _with_band(self, found: PrecisionArm) -> PrecisionArm:
+        asks = found.is_worth_it or (found.results is None and found.speed is not None)
+        return replace(found, band=self._band(found.name, found.settings) if asks else None)
 
     def _settled(self, name: str, setting: Setting, kept: tuple[str, ...] = ()) -> Settled:
         """Leave modules out of quantization, each time the first module with wrong results, if results become right."""
@@ -147,20 +169,20 @@ class _Program:
                 return fewer
         return settings, arm, results
 
-    def _band(self, name: str, settings: Sequence[Setting], arm: Readings) -> Band | None:
+    def _band(self, name: str, settings: Sequence[Setting]) -> Band | None:
         """Train under further seeds, with and without the settings, if the runs fit into one comparison's time."""
         if self.own.first[0].what != "losses" or (self._share_s is not None and self._share_s < 2 * self._run_s):
             return None
         seeds = range(1, NUM_SEEDS)
         self._seeded = self._seeded or [self._computed(f"as written, seed {seed}", seed=seed) for seed in seeds]
         others = [self._computed(f"{name}, seed {seed}", settings, seed) for seed in seeds]
-        return band([self.own.first, *self._seeded], [arm, *others])
+        return band([self.own.first, *self._seeded], [self._readings[name], *others])
 
     def _computed(self, name: str, settings: Sequence[Setting] = (), seed: int = 0) -> Readings:
         self._watcher.running(f"results {name}" if name.startswith("as written") else f"results in {name}")
         run = self._runs.run
-        seeded = msgspec.structs.replace(run, seed=(run.seed or 0) + seed) if seed else run
-        found = msgspec.structs.replace(self._runs, run=seeded).computed(name, settings, metric=self._metric)
+        seeded = replace(run, seed=(run.seed or 0) + seed) if seed else run
+        found = replace(self._runs, run=seeded).computed(name, settings, metric=self._metric)
         if isinstance(found, Unknown):
             raise CannotRunHere(f"What the command computes could not be seen: {found.reason}.")
         if failed := found[0].metric_error:
@@ -184,5 +206,5 @@ def changed(baseline: list[float], candidate: list[float]) -> Change | Unknown:
     if not baseline or len(baseline) != len(candidate) or len(baseline) < 2:
         both = f"{len(baseline)} values, and {len(candidate)} in this precision"
         return Unknown(f"The metric has {both}: no pairs." if baseline else "")
-    mean, _, reach = mean_of([mine - ours for ours, mine in zip(baseline, candidate, strict=True)])
+    mean, _, reach = switching.mean_of([mine - ours for ours, mine in zip(baseline, candidate, strict=True)])
     return Change(mean, (mean - reach, mean + reach), len(baseline))

@@ -16,6 +16,7 @@ from dynotune.measure.comparison.stats import SequentialResult, judge_comparison
 from dynotune.measure.live.pilot import PILOT_LIMIT_S
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.switching import HAS_ALREADY, Block, SwitchedArms, counts_samples, switch_arms
+from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Comparison, Pair
 from dynotune.schema.setting import Setting
 from dynotune.text import words
@@ -57,13 +58,19 @@ def _switched(request: CompareRequest) -> list[Setting]:
 
 
 def compare_within(
-    request: CompareRequest, comparison: Comparison, folder: Path, watcher: Watcher, save: Callable[[Comparison], None]
+    request: CompareRequest,
+    comparison: Comparison,
+    folder: Path,
+    watcher: Watcher,
+    save: Callable[[Comparison], None],
+    runner: TaskRunner | None = None,
 ) -> tuple[Comparison, str]:
     """Compare candidate and baseline within one live run.
 
     Args:
         folder: folder of the comparison; the run's folder is made inside.
         save: function that is called with the comparison after each block.
+        runner: runner of the baseline, whose live run serves further comparisons; None makes a run for this one.
 
     Returns:
         The comparison with its verdict, and the reason if no verdict was possible within one run.
@@ -101,6 +108,7 @@ def compare_within(
         num_blocks=request.max_pairs,
         fewest_blocks=1,
         stretch_s=STRETCH_S,
+        runner=runner,
         enough=enough,
     )
     if found.given_up.get(arm.key) == HAS_ALREADY:

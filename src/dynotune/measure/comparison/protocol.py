@@ -16,6 +16,7 @@ from dynotune.measure.live.arm_run import refuse_impossible, run_settings
 from dynotune.measure.live.machine import check, facts_of, machine_lock, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome, refuse_rejected
 from dynotune.measure.live.request import CompareRequest, Watcher
+from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema import document
 from dynotune.schema.comparison import PRECISION, ArmName, Comparison, FailedArm, Pair, Voided
 from dynotune.schema.errors import CommandFailed, DynotuneError, RecordError, UsageError
@@ -34,8 +35,10 @@ class Interrupted(KeyboardInterrupt):
         self.folder = folder
 
 
-def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
+def compare(request: CompareRequest, watcher: Watcher, *, runner: TaskRunner | None = None) -> Comparison:
     """Compare the baseline and the candidate of `request`. Write every finished pair to disk before the next begins.
+
+    `runner`: runner of the baseline, whose live run serves several comparisons; it ends before any fresh process.
 
     Raises:
         UsageError, CannotRunHere: a setting, a pilot or a run was impossible; no file of the user's is changed.
@@ -73,7 +76,7 @@ def compare(request: CompareRequest, watcher: Watcher) -> Comparison:
     )
     origin.mark(folder, comparison)
     document.write(folder / FILE, comparison)
-    return _sit(request, folder, watcher)
+    return _sit(request, folder, watcher, runner)
 
 
 def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | None = None) -> Comparison:
@@ -121,11 +124,11 @@ def _is_over(comparison: Comparison) -> bool:
     return comparison.verdict is not None or comparison.failed is not None
 
 
-def _sit(request: CompareRequest, folder: Path, watcher: Watcher) -> Comparison:
+def _sit(request: CompareRequest, folder: Path, watcher: Watcher, runner: TaskRunner | None = None) -> Comparison:
     try:
         with machine_lock(request.run, watcher):
             # Read it only after waiting for the lock: another dynotune may have continued it meanwhile.
-            return _Session(request, folder, document.read(folder / FILE, Comparison), watcher).run()
+            return _Session(request, folder, document.read(folder / FILE, Comparison), watcher, runner).run()
     except KeyboardInterrupt as stopped:
         raise Interrupted(folder) from stopped
 
@@ -133,11 +136,16 @@ def _sit(request: CompareRequest, folder: Path, watcher: Watcher) -> Comparison:
 class _Session:
     """One attempt at a comparison. All data that outlive the attempt are in the comparison itself."""
 
-    def __init__(self, request: CompareRequest, folder: Path, comparison: Comparison, watcher: Watcher) -> None:
-        self._request = request
-        self._folder = folder
-        self._comparison = comparison
-        self._watcher = watcher
+    def __init__(
+        self,
+        request: CompareRequest,
+        folder: Path,
+        comparison: Comparison,
+        watcher: Watcher,
+        runner: TaskRunner | None,
+    ) -> None:
+        self._request, self._folder, self._comparison = request, folder, comparison
+        self._watcher, self._runner = watcher, runner
         self._began_s = time.monotonic()
         self._outcomes: list[Outcome] = []
         self._first_steps: dict[ArmName, pilot.FirstStep] = {}
@@ -153,6 +161,8 @@ class _Session:
             self._lanes = lanes.wanted(self._request.run, self._notes)
             if self._comparison.within and self._within():
                 return self._comparison
+            if self._runner is not None and self._runner.goes_on:
+                self._runner.end()
             self._pairs(self._pilots())
         except _ArmFailed as failed:
             self._summarise(failed=failed.arm, num_pairs=len(self._comparison.pairs))
@@ -167,7 +177,7 @@ class _Session:
         self._update(pairs=[])
         self._watcher.say("The settings can be switched while the command runs: one run compares them, in blocks.")
         found, reason = in_process.compare_within(
-            self._request, self._comparison, self._folder, self._watcher, self._keep
+            self._request, self._comparison, self._folder, self._watcher, self._keep, self._runner
         )
         if not reason:
             self._keep(found)

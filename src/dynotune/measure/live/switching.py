@@ -139,7 +139,6 @@ def switch_arms(
     rounding: float = 0.0,
     give_up_slow: bool = False,
     runner: TaskRunner | None = None,
-    goes_on: bool = False,
     enough: Callable[[Mapping[str, list[Block]]], bool] | None = None,
 ) -> SwitchedArms:
     """Compare each candidate with the request's baseline, in turns within one run of the command.
@@ -156,8 +155,7 @@ def switch_arms(
         num_results: number of calls of each candidate whose results are compared.
         rounding: share by which the candidates may round a number.
         give_up_slow: stop blocks of a candidate whose steps take far longer.
-        runner: runner with a live run of the baseline to continue; None, or one whose run has ended, starts a new run.
-        goes_on: keep the runner's live run afterwards, for further tasks.
+        runner: runner of the baseline, whose live run goes on afterwards; None starts a run, and ends the run.
         enough: function that gets the blocks so far, by the candidates' keys, and tells whether they are enough.
 
     Raises CannotRunHere: no folder can be made, or the command cannot start, whatever the candidate.
@@ -191,23 +189,14 @@ def switch_arms(
                 found = msgspec.structs.replace(found, reason=found.reason or f"the {left_s:.0f} s given are too few")
                 break
             watcher.running(f"{len(waiting)} arms in turns, within one run")
-            if runner is None or not runner.goes_on:
-                spec = msgspec.structs.replace(request, base=folder, run_to_end=False)
-                runner = leave.enter_context(
-                    TaskRunner(
-                        spec,
-                        watcher,
-                        facts=facts,
-                        label="the run that switches arms",
-                        limit_s=min(rest_s, request.timeout_s or rest_s),
-                        cache_folder=cache_folder,
-                    )
-                )
-                runner.start()
+            own_s = min(rest_s, request.timeout_s or rest_s)
+            used = runner or leave.enter_context(runner_of(request, folder, watcher, facts, own_s, cache_folder))
+            if not used.goes_on:
+                used.start()
             keys = [arm.key for arm in waiting]
-            after = _in_turns(runner, keys, planned, rest_s, fewest_blocks, enough)
-            if not goes_on:
-                runner.end()
+            after = _in_turns(used, keys, planned, rest_s, fewest_blocks, enough)
+            if used is not runner:
+                used.end()
             both = {name: {**getattr(found, name), **getattr(after, name)} for name in _BY_ARM}
             found = msgspec.structs.replace(after, **both)
             waiting = [arm for arm in waiting if arm.key not in found.blocks and arm.key not in found.given_up]
@@ -215,6 +204,14 @@ def switch_arms(
                 break
     unknown = {arm.key: found.reason for arm in waiting}
     return msgspec.structs.replace(found, given_up={**found.given_up, **unknown}, wall_s=time.monotonic() - began_s)
+
+
+def runner_of(
+    request: RunSpec, folder: Path, watcher: Watcher, facts: Facts, limit_s: float, cache_folder: Path | None = None
+) -> TaskRunner:
+    """Return a runner of the request's baseline for `switch_arms`; run folders are made in `folder`."""
+    run, label = msgspec.structs.replace(request, base=folder, run_to_end=False), "the run that switches arms"
+    return TaskRunner(run, watcher, facts=facts, label=label, limit_s=limit_s, cache_folder=cache_folder)
 
 
 def estimate(key: str, blocks: Sequence[Block]) -> Estimate:

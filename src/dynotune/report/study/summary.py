@@ -11,9 +11,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from dynotune.report.bars import OF_A_STEP
-from dynotune.report.layout import fields, table
+from dynotune.report.layout import ShellCommand, fields, table
 from dynotune.report.loudness import most
-from dynotune.report.shell_lines import ShellCommand
 from dynotune.report.study.commands import RECIPE, repeats
 from dynotune.report.study.header import headline, pays_off, stats
 from dynotune.report.study.rows import KINDS, Tried, ablated, interval_of, tried

@@ -92,6 +92,28 @@ def test_a_line_is_told_as_it_was_though_the_thread_goes_on_while_its_stack_is_r
     assert called <= {"json.dumps(list(range(2000)))"}
 
 
+class Frame:
+    """A frame of `parses` at an instruction; reading who called it takes so long that its thread may go on."""
+
+    f_code, f_lineno, f_globals = parses.__code__, 1, globals()
+
+    def __init__(self, caller, goes_on):
+        self.f_lasti, self._caller, self._goes_on = 4, caller, goes_on
+
+    @property
+    def f_back(self):
+        self.f_lasti += 2 * self._goes_on
+        return self._caller
+
+
+@pytest.mark.parametrize(("goes_on", "num_taken"), [(False, 1), (True, 0)])
+def test_a_stack_whose_thread_went_on_while_its_frames_were_read_is_left_out(monkeypatch, goes_on, num_taken):
+    made = Lines()
+    made._clock = time.pthread_getcpuclockid(threading.get_ident())
+    monkeypatch.setattr(lines.sys, "_current_frames", lambda: {1: Frame(Frame(None, False), goes_on)})
+    assert len(made._take(2)[0]) == num_taken
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 10)), min_size=1))
 def test_the_time_that_a_place_surely_took_is_what_it_ran_for_before_or_after_each_look(looks):

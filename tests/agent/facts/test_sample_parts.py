@@ -36,7 +36,7 @@ if __name__ == "__main__":
     for batch in DataLoader(dataset, 4, num_workers=num_workers, **OPTIONS):
         model(torch.ones(1, 1))
         num += 1
-        if num > 40 and time.perf_counter() > until:
+        if num > 140 and time.perf_counter() > until:
             break
     print("done")
 """
@@ -229,7 +229,7 @@ USUAL = {("json", 0), ("zip", 1), ("collate", 1)}
 def test_the_part_that_takes_the_time_is_the_largest_with_its_line(name, num_workers, script, fork_under_agent):
     program, (part, what), text = PROGRAMS[name]
     options = "" if "OPTIONS" in program else "\nOPTIONS = {}\n"
-    tasks = [window_task(20, 20)] if not num_workers else []
+    tasks = [window_task(20, 100)] if not num_workers else []
     ran = fork_under_agent(
         [script(START + program + options + END), str(num_workers)], compiler=False, observe=True, tasks=tasks
     )

@@ -207,7 +207,8 @@ class Lines:
             while frame is not None and len(stack) < MOST_FRAMES:
                 stack.append((frame.f_code, frame.f_lineno or 0, frame.f_globals, frame.f_lasti))
                 frame = frame.f_back
-            if stack and (self._among is None or ident in self._among):
+            # If this thread lost the lock meanwhile, the frames were read at different points in time.
+            if innermost and innermost.f_lasti == stack[0][3] and (self._among is None or ident in self._among):
                 taken.append((ident, stack))
         return taken, time.clock_gettime_ns(self._clock)
 

@@ -32,6 +32,14 @@ def test_the_version_is_the_same_wherever_it_stands():
     assert dynotune.__version__ == changed[1] == cited[1]
 
 
+def test_a_tag_of_this_commit_names_the_version():
+    asked = subprocess.run(["git", "tag", "--points-at", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    tags = [tag for tag in asked.stdout.split() if re.fullmatch(r"v\d\S*", tag)]
+    if not tags:
+        pytest.skip("this commit has no tag of a version")
+    assert tags == [f"v{dynotune.__version__}"]
+
+
 def test_the_pythons_that_are_named_are_those_that_are_allowed():
     named = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", line)]
     lowest, beyond = re.findall(r"3\.(\d+)", PROJECT["requires-python"])

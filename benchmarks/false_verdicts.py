@@ -37,7 +37,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dynotune.measure.comparison import boundary, schedule, stats
+from dynotune.measure.comparison import boundary, orders, stats
 from dynotune.schema import document
 from dynotune.schema.comparison import MAX_PAIRS, PRECISION, Comparison, Pair, Spread
 from dynotune.search.confirm import MOST_SEEN_DF, NOISIER
@@ -281,7 +281,7 @@ def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[s
 
 def _at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> stats.SequentialResult:
     last = scenario.ends_after or scenario.max_pairs
-    for look in [look for look in schedule.looks(scenario.max_pairs) if look < last]:
+    for look in [look for look in stats.looks(scenario.max_pairs) if look < last]:
         judgement = stats.judge(pairs[:look], seen=seen, max_pairs=scenario.max_pairs, precision=scenario.precision)
         if judgement.finished:
             return judgement
@@ -290,7 +290,7 @@ def _at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> sta
 
 def _pairs(scenario: Scenario, log_s: Array, stall: Array, seed: int) -> Iterator[Pair]:
     """Pairs in order of time: run 2k comes before run 2k + 1, whichever arm it is."""
-    for k, first in enumerate(schedule.orders(scenario.max_pairs, seed)):
+    for k, first in enumerate(orders(scenario.max_pairs, seed)):
         base, cand = (2 * k, 2 * k + 1) if first == "baseline" else (2 * k + 1, 2 * k)
         candidate_s = math.exp(log_s[cand] + stall[cand]) / scenario.speedup
         yield Pair(first=first, baseline_s=math.exp(log_s[base]), candidate_s=candidate_s)

@@ -10,9 +10,8 @@ import pytest
 
 from dynotune.measure.live import lanes, pilot
 from dynotune.measure.live.pilot import WindowPlan as Window
-from dynotune.measure.live.switching import Block, Stretch, SwitchedArms
+from dynotune.measure.live.switching import SwitchedArms
 from dynotune.schema import document
-from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Header, Recipe
@@ -136,28 +135,6 @@ def test_why_nothing_could_be_compared_within_one_process_is_said(bench, monkeyp
     monkeypatch.setattr(within_run.TaskRunner, "start", lambda runner: None)
     assert bench.switch([FAST], 20.0) == []
     assert [text for text in bench._watcher.said if "the 20 s given were over." in text]
-
-
-def test_blocks_of_a_program_that_ends_too_soon_are_made_in_several_runs_of_it(bench, monkeypatch):
-    """It makes two blocks and ends."""
-    stretches = [Stretch(1.0, 10, 320), Stretch(1.0, 10, 320)]
-    runs = []
-
-    def run(request, arms, limit_s, *, enough, **more):
-        runs.append(arms)
-        fast = [Stretch(one.seconds * (0.5 + 0.001 * len(runs)), 10, 320) for one in stretches]
-        blocks = [
-            Block(arm=0, number=at, order=order, begin_s=0.0, end_s=8.0, baseline=stretches, candidate=fast)
-            for at, order in enumerate(("ABBA", "BAAB"))
-        ]
-        return SwitchedArms(blocks={FAST.key: blocks}, ran_out=True)
-
-    monkeypatch.setattr(within_run.switching, "switch_arms", run)
-    monkeypatch.setattr(within_run.TaskRunner, "start", lambda runner: None)
-    plan = Comparison(id="x", run=bench._request, candidate_settings=list(FAST.settings), within=True, precision=0.2)
-    found = bench.test(FAST, plan, 0.025, 60.0).comparison
-    assert found.verdict == "faster" and found.num_pairs == len(found.pairs) == 2 * len(runs) > 2
-    assert found.speedup == pytest.approx(2.0, rel=0.01)
 
 
 def test_where_the_start_is_measured_each_arm_has_caches_of_its_own(runs, tmp_path):

@@ -7,8 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from dynotune.measure.checks import rounding
 from dynotune.measure.comparison import in_process, judge_comparison
 from dynotune.measure.live import TaskRunner, Watcher, switching
@@ -65,38 +63,29 @@ class WithinRun:
     def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float) -> Tested:
         if self._request.objective != "throughput":
             return Tested(reason=f"the objective is {self._request.objective}, and one run has one value of it")
-        began_s, earlier = time.monotonic(), list[switching.Block]()
-
-        def is_late(blocks: Sequence[switching.Block]) -> bool:
-            return not blocks and time.monotonic() - began_s > first_s
+        began_s = time.monotonic()
 
         def enough(now: Mapping[str, list[switching.Block]]) -> bool:
-            blocks = [*earlier, *now.get(arm.key, [])][: plan.max_pairs]
-            if is_late(blocks):
+            blocks = now.get(arm.key, [])
+            if not blocks and time.monotonic() - began_s > first_s:
                 return True
             judgement = judge_comparison(plan, in_process.pairs_of(blocks), error=error)
             known = words.so_far(judgement.speedup, judgement.ci, self._left_s())
             self._watcher.running(f"{arm.key} within one process, block {len(blocks) + 1}; {known}")
             return judgement.finished
 
-        found = switching.SwitchedArms()
-        # A program that ends before enough blocks are complete goes through its steps again.
-        while (rest_s := began_s + limit_s - time.monotonic()) > switching.LEAST_S:
-            found = self._switched(
-                [arm],
-                rest_s,
-                num_blocks=plan.max_pairs,
-                fewest_blocks=1,
-                stretch_s=in_process.STRETCH_S,
-                num_results=NUM_RESULTS,
-                rounding=rounding(arm.settings),
-                enough=enough,
-            )
-            earlier += found.blocks.get(arm.key, [])
-            if not found.blocks.get(arm.key) or not found.ran_out or enough({}):
-                break
-        found = msgspec.structs.replace(found, blocks={arm.key: earlier[: plan.max_pairs]})
-        if is_late(earlier) and not found.blamed.get(arm.key) and not found.unsuited.get(arm.key):
+        found = self._switched(
+            [arm],
+            limit_s,
+            num_blocks=plan.max_pairs,
+            fewest_blocks=1,
+            stretch_s=in_process.STRETCH_S,
+            num_results=NUM_RESULTS,
+            rounding=rounding(arm.settings),
+            enough=enough,
+        )
+        is_late = not found.blocks.setdefault(arm.key, []) and time.monotonic() - began_s > first_s
+        if is_late and not found.blamed.get(arm.key) and not found.unsuited.get(arm.key):
             found.given_up[arm.key] = f"no block of it was whole in {first_s:.0f} s"
             if self._runner is not None and self._runner.goes_on and not self._runner.makes_steps():
                 # The program compiles, and the next arm would have to wait for that.
@@ -140,6 +129,6 @@ class WithinRun:
         )
 
     def end(self) -> None:
-        if self._runner is not None and self._runner.goes_on:
+        if self._runner is not None and self._runner.live is not None:
             self._runner.end()
         self._leave.close()

@@ -176,6 +176,13 @@ for _ in range(40):
 """
 
 
+@pytest.mark.parametrize(("budget_s", "num_seeds"), [(600.0, 3), (0.001, None)])
+def test_seeds_are_run_if_they_fit_into_a_precisions_part_of_the_time(ask, tmp_path, budget_s, num_seeds):
+    (tmp_path / "infer.py").write_text(TRAINING)
+    (bf16,) = ask(budget_s=budget_s)[0].arms
+    assert (bf16.band and bf16.band.num_seeds) == num_seeds
+
+
 def test_training_is_quantized_by_nobody_and_its_curves_are_paired_over_seeds(ask, tmp_path, monkeypatch):
     (tmp_path / "infer.py").write_text(TRAINING)
     monkeypatch.setattr(boundary, "QUANTIZED", {"int8": "precision.quantize=int8"})

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from dynotune.measure.comparison.boundary import SPENT, critical_constant, nominal_levels
-from dynotune.measure.comparison.schedule import looks
+from dynotune.measure.comparison.stats import looks
 
 
 @pytest.mark.parametrize(

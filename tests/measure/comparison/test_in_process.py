@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from pathlib import Path
+
+import pytest
 
 from dynotune import knobs
 from dynotune.measure.comparison import in_process, protocol
@@ -12,33 +16,72 @@ from dynotune.measure.live.request import CompareRequest
 
 from ...fakes import Watcher, spec
 
+# A step takes far longer without autocast.
 PROGRAM = """
 import os
+import time
 import torch
 with open("starts", "a") as file:
     print(os.getpid(), file=file)
-net = torch.nn.Linear(64, 64)
-while True:
-    net(torch.randn(256, 64)).square().mean().backward()
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        time.sleep(0.001 if torch.is_autocast_enabled("cpu") else 0.01)
+        return super().forward(x)
+net = Net(64, 64)
+for step in range(NUM_STEPS):
+    net(torch.randn(8, 64)).square().mean().backward()
     net.zero_grad()
 """
+SAME, FASTER = "matmul.fp32_precision=high", "precision.autocast=bf16"
 
 
-def test_several_comparisons_share_one_start_of_the_program(tmp_path, monkeypatch):
-    monkeypatch.setattr(in_process, "STRETCH_S", 0.005)
-    (tmp_path / "train.py").write_text(PROGRAM)
-    run = spec(
-        command=[sys.executable, "train.py"], cwd=tmp_path, base=tmp_path / "runs",
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}, lock=False, sandbox=False,
-    )  # fmt: skip
-    settings = [[knobs.parse(text)] for text in ("matmul.fp32_precision=high", "precision.autocast=bf16")]
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch):
+    """Writes a program of so many steps, and returns how it is run."""
+    monkeypatch.setattr(in_process, "STRETCH_S", 0.02)
+
+    def write(num_steps):
+        (tmp_path / "train.py").write_text(PROGRAM.replace("NUM_STEPS", str(num_steps)))
+        return spec(
+            command=[sys.executable, "train.py"], cwd=tmp_path, base=tmp_path / "runs", warmup_steps=4,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}, lock=False, sandbox=False,
+        )  # fmt: skip
+
+    return write
+
+
+def compared(run, setting, runner=None, **more):
+    request = CompareRequest(run=run, candidate=[knobs.parse(setting)], in_process="only", **more)
+    return protocol.compare(request, Watcher(), runner=runner)
+
+
+def starts(folder):
+    return list(map(int, (folder / "starts").read_text().split()))
+
+
+def test_several_comparisons_share_one_start_of_the_program(program, tmp_path):
+    run = program(10**9)
     with switching.runner_of(run, tmp_path, Watcher(), {}, 120.0) as runner:
-        found = [
-            protocol.compare(CompareRequest(run=run, candidate=each, in_process="only"), Watcher(), runner=runner)
-            for each in settings
-        ]
+        faster, same = compared(run, FASTER, runner), compared(run, SAME, runner)
         assert runner.goes_on
         runner.end()
-    assert [len(one.pairs) >= in_process.FEWEST_BLOCKS for one in found] == [True, True]
-    assert all(one.within for one in found)
-    assert len((tmp_path / "starts").read_text().splitlines()) == 1
+    assert (faster.verdict, faster.within, same.within) == ("faster", True, True)
+    assert len(same.pairs) >= in_process.FEWEST_BLOCKS
+    assert len(starts(tmp_path)) == 1
+
+
+def test_a_shared_run_that_has_died_is_started_again(program, tmp_path):
+    run = program(10**9)
+    with switching.runner_of(run, tmp_path, Watcher(), {}, 120.0) as runner:
+        compared(run, FASTER, runner)
+        os.kill(starts(tmp_path)[0], signal.SIGKILL)
+        assert compared(run, FASTER, runner).verdict == "faster"
+        runner.end()
+    assert len(starts(tmp_path)) == 2
+
+
+def test_blocks_of_a_program_that_ends_too_soon_are_made_in_several_runs_of_it(program, tmp_path):
+    found = compared(program(160), SAME, max_pairs=12, margin=0.0, precision=1e-6)
+    assert found.num_pairs == len(found.pairs) == 12
+    # A block has 16 steps at least.
+    assert len(starts(tmp_path)) >= 2

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import assume, given
@@ -16,10 +17,18 @@ from dynotune import knobs
 from dynotune.launch.records.record import Record, Step
 from dynotune.measure.checks import guard
 from dynotune.measure.live import switching
-from dynotune.measure.live.switching import HAS_ALREADY, Block, Stretch, estimate, switch_arms, why_left_behind
+from dynotune.measure.live.switching import (
+    HAS_ALREADY,
+    Block,
+    Stretch,
+    SwitchedArms,
+    estimate,
+    switch_arms,
+    why_left_behind,
+)
 from dynotune.search.bench import arm
 
-from ...fakes import Watcher, spec
+from ...fakes import Watcher, record, spec
 
 # Without an optimizer where that is not the subject: torch imports its compiler for the first one.
 TRAIN = """
@@ -206,12 +215,12 @@ def record_of(step_s, epoch):
     [(0.01, 0, 15), (2.0, 0, switching.FEWEST_STEPS), (0.01, 7, 21), (0.01, 90, 15)],
 )
 def test_stretches_are_long_enough_and_hold_whole_epochs_where_these_are_short(step_s, epoch, num_steps):
-    assert switching._stretch_steps([record_of(step_s, epoch)], 0.15, []) == num_steps
+    assert switching._stretch_steps([record_of(step_s, epoch)], 0.15, step_s, []) == num_steps
 
 
 def test_a_stretch_holds_a_batch_of_each_worker():
     arms = [arm_of("loader.num_workers=24", "loader.pin_memory=true"), arm_of("loader.num_workers=2")]
-    assert switching._stretch_steps([record_of(2.0, 0)], 0.15, arms) == 24
+    assert switching._stretch_steps([record_of(2.0, 0)], 0.15, 2.0, arms) == 24
 
 
 # Real runs
@@ -442,6 +451,20 @@ while True:
         ["loader.num_workers=2"],
     )
     assert "each yield all of its samples" in found.given_up["loader.num_workers=2"]
+
+
+def test_stretches_are_as_long_as_the_baselines_steps_ask_though_a_faster_candidate_was_left_on(tmp_path, monkeypatch):
+    planned = []
+
+    def in_turns(runner, keys, plan, limit_s, fewest_blocks, enough):
+        planned.append(plan([record([0.001] * 200)]))
+        return SwitchedArms(blocks={key: [block(1.0, 0.5)] for key in keys})
+
+    monkeypatch.setattr(switching, "_in_turns", in_turns)
+    runner, request = SimpleNamespace(goes_on=True, step_s=0.01), spec(cwd=tmp_path, base=tmp_path)
+    asked = {"folder": tmp_path, "facts": {}, "watcher": Watcher(), "stretch_s": 0.5}
+    switch_arms(request, [arm_of("cudnn.deterministic=true")], 60.0, runner=runner, **asked)
+    assert (planned[0].step_s, planned[0].stretch_steps) == (0.01, 50)
 
 
 @pytest.mark.long

@@ -51,7 +51,7 @@ def boundary(
 ) -> tuple[Precision, Path]:
     """Compare each precision with the command as written; return the answer and the folder that contains the answer.
 
-    `budget_s`: seconds for comparisons of speed, in equal parts; later comparisons get the time that is left.
+    `budget_s`: seconds for comparisons of speed; each comparison gets an equal part of the time that is left.
 
     Raises CommandFailed, CannotRunHere, UsageError: the command or the machine failed, whatever the precision.
     """
@@ -100,18 +100,23 @@ class _Program:
         found |= {name: self._tried(found[name], self._results) for name in fit}
         wrong = {name for name, arm in found.items() if arm.results is not None and not arm.results.ok}
         timed = [name for name in fit if name in self._readings and name not in wrong]
-        with machine_lock(self._runs.run, self._watcher), self._runner(len(timed)) as runner:
-            for num_done, name in enumerate(timed):
-                self._share_s = None if self._left_s is None else self._left_s / (len(timed) - num_done)
-                found[name] = self._tried(found[name], partial(self._timed, runner))
-            if runner.goes_on:
-                runner.end()
+        if timed:
+            self._share_s = None if self._left_s is None else self._left_s / len(timed)
+            self._time(timed, found)
         found |= {name: self._tried(found[name], self._with_band) for name in timed}
         return [found[name] for name in asked]
 
-    def _runner(self, num_timed: int) -> TaskRunner:
-        limit_s = num_timed * LIMIT_S if self._left_s is None else max(self._left_s, switching.LEAST_S)
-        return switching.runner_of(self._runs.run, self.folder, self._watcher, self._runs.facts, limit_s)
+    def _time(self, names: Sequence[str], found: dict[str, PrecisionArm]) -> None:
+        """Compare the speed of the named precisions, each in an equal part of the time that is left."""
+        run = self._runs.run
+        limit_s = run.timeout_s or (len(names) * LIMIT_S if self._left_s is None else self._left_s)
+        runner = switching.runner_of(run, self.folder, self._watcher, self._runs.facts, limit_s)
+        with machine_lock(run, self._watcher), runner:
+            for num_done, name in enumerate(names):
+                share_s = None if self._left_s is None else self._left_s / (len(names) - num_done)
+                found[name] = self._tried(found[name], partial(self._timed, runner, share_s))
+            if runner.live is not None:
+                runner.end()
 
     def _tried(self, found: PrecisionArm, work: Callable[[PrecisionArm], PrecisionArm]) -> PrecisionArm:
         """Return what `work` adds to a precision, or the precision with the reason why `work` failed."""
@@ -143,9 +148,9 @@ class _Program:
             reasons=[one.reason for one in (results, metric) if isinstance(one, Unknown) and one.reason],
         )
 
-    def _timed(self, runner: TaskRunner, found: PrecisionArm) -> PrecisionArm:
+    def _timed(self, runner: TaskRunner, share_s: float | None, found: PrecisionArm) -> PrecisionArm:
         began_s, run = time.monotonic(), replace(self._runs.run, lock=False)
-        request = CompareRequest(run=run, candidate=found.settings, budget_s=self._share_s, in_process="auto")
+        request = CompareRequest(run=run, candidate=found.settings, budget_s=share_s, in_process="auto")
         try:
             return replace(found, speed=protocol.compare(request, self._watcher, runner=runner))
         finally:

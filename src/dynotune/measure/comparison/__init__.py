@@ -8,8 +8,7 @@ fills the struct that is stored.
 """
 
 from dynotune.measure.comparison.protocol import Interrupted
-from dynotune.measure.comparison.schedule import orders
-from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison
+from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison, orders
 from dynotune.measure.comparison.summary import MeasuredRun, pays_off, read_run
 
 __all__ = [

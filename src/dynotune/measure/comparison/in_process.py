@@ -68,7 +68,7 @@ def compare_within(
     """Compare candidate and baseline within one live run.
 
     Args:
-        folder: folder of the comparison; the run's folder is made inside.
+        folder: folder of the comparison; without a runner, the run's folder is made inside.
         save: function that is called with the comparison after each block.
         runner: runner of the baseline, whose live run serves further comparisons; None makes a run for this one.
 

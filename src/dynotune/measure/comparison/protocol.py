@@ -9,9 +9,9 @@ import msgspec
 from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import fresh_folder, origin, variants
-from dynotune.measure.comparison import in_process, objective, schedule, summary
-from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison
-from dynotune.measure.live import cautions, lanes, pilot
+from dynotune.measure.comparison import in_process, objective, summary
+from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison, orders
+from dynotune.measure.live import cautions, lanes, pilot, switching
 from dynotune.measure.live.arm_run import refuse_impossible, run_settings
 from dynotune.measure.live.machine import check, facts_of, machine_lock, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome, refuse_rejected
@@ -38,7 +38,7 @@ class Interrupted(KeyboardInterrupt):
 def compare(request: CompareRequest, watcher: Watcher, *, runner: TaskRunner | None = None) -> Comparison:
     """Compare the baseline and the candidate of `request`. Write every finished pair to disk before the next begins.
 
-    `runner`: runner of the baseline, whose live run serves several comparisons; it ends before any fresh process.
+    `runner`: runner of the baseline for several comparisons; its live run is ended before fresh processes start.
 
     Raises:
         UsageError, CannotRunHere: a setting, a pilot or a run was impossible; no file of the user's is changed.
@@ -137,12 +137,7 @@ class _Session:
     """One attempt at a comparison. All data that outlive the attempt are in the comparison itself."""
 
     def __init__(
-        self,
-        request: CompareRequest,
-        folder: Path,
-        comparison: Comparison,
-        watcher: Watcher,
-        runner: TaskRunner | None,
+        self, request: CompareRequest, folder: Path, comparison: Comparison, watcher: Watcher, runner: TaskRunner | None
     ) -> None:
         self._request, self._folder, self._comparison = request, folder, comparison
         self._watcher, self._runner = watcher, runner
@@ -161,7 +156,7 @@ class _Session:
             self._lanes = lanes.wanted(self._request.run, self._notes)
             if self._comparison.within and self._within():
                 return self._comparison
-            if self._runner is not None and self._runner.goes_on:
+            if self._runner is not None and self._runner.live is not None:
                 self._runner.end()
             self._pairs(self._pilots())
         except _ArmFailed as failed:
@@ -183,7 +178,7 @@ class _Session:
             self._keep(found)
             return True
         left_s = self._left_s()
-        if self._request.in_process == "only" or (left_s is not None and left_s <= 0):
+        if self._request.in_process == "only" or (left_s is not None and left_s < switching.LEAST_S):
             self._update(verdict="undecided", reason=f"Within one run they could not be compared: {reason}.")
             return True
         self._watcher.say(f"One run could not compare baseline and candidate: {reason}. Fresh processes compare them.")
@@ -309,7 +304,7 @@ class _Session:
     # Pairs
 
     def _pairs(self, window: pilot.WindowPlan) -> None:
-        order = schedule.orders(self._comparison.max_pairs, self._comparison.run.seed or 0)
+        order = orders(self._comparison.max_pairs, self._comparison.run.seed or 0)
         told = ""
         in_order = lanes.InOrder(
             self._side, self._lanes, lambda lane, pair: self._pair(lane, next(self._numbers), order[pair], window, told)

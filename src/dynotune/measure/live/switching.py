@@ -98,7 +98,7 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
         unsuited: for a candidate that was given up, the knobs that cannot be switched in this program.
         results: for each candidate, results of calls without and with the candidate; events of the agent.
         reason: why the run ended before all candidates had all their blocks; empty if no block is missing.
-        ran_out: whether the program ended by itself before all candidates had all their blocks.
+        ran_out: whether the run ended, without an error, before all candidates had all their blocks.
         stretch_steps: steps in each stretch; 0 if no stretch began.
         wall_s: duration of all runs, starts included.
         folder: folder of the last run.
@@ -155,7 +155,8 @@ def switch_arms(
         num_results: number of calls of each candidate whose results are compared.
         rounding: share by which the candidates may round a number.
         give_up_slow: stop blocks of a candidate whose steps take far longer.
-        runner: runner of the baseline, whose live run goes on afterwards; None starts a run, and ends the run.
+        runner: runner of the baseline; its live run is started if none goes on, and goes on afterwards. Without a
+            runner, a run is started and ended here.
         enough: function that gets the blocks so far, by the candidates' keys, and tells whether they are enough.
 
     Raises CannotRunHere: no folder can be made, or the command cannot start, whatever the candidate.
@@ -169,40 +170,60 @@ def switch_arms(
     caches = contents.environment(cache_folder) if cache_folder is not None else {}
 
     def planned(records: Sequence[Record]) -> SwitchArms:
+        # Recent steps may have been made with an earlier candidate, which stays on until the next task begins.
+        step_s = used.step_s or recent_step_s(records[0])
         return SwitchArms(
             at_step=earliest(records),
             arms=[environment.build(arm.settings, {}, run_dir=request.base, facts=facts)[1] for arm in waiting],
-            num_blocks=num_blocks,
-            stretch_steps=_stretch_steps(records, stretch_s, waiting),
+            num_blocks=num_blocks - max(len(found.blocks.get(arm.key, ())) for arm in waiting),
+            stretch_steps=_stretch_steps(records, stretch_s, step_s, waiting),
             seed=request.seed or 0,
-            step_s=recent_step_s(records[0]),
+            step_s=step_s,
             num_results=num_results,
             rounding=rounding,
             give_up_slow=give_up_slow,
             caches=caches,
         )
 
+    def with_earlier(now: Mapping[str, list[Block]]) -> dict[str, list[Block]]:
+        return {key: [*found.blocks.get(key, ()), *blocks] for key, blocks in now.items()}
+
+    def is_enough(now: Mapping[str, list[Block]]) -> bool:
+        return enough is not None and enough(with_earlier(now))
+
+    given, num_crashes = runner, 0
     with ExitStack() as leave:
-        for _ in range(1 + MOST_CRASHES):
-            rest_s = left_s - (time.monotonic() - began_s)
-            if rest_s < LEAST_S:
+        while waiting and num_crashes <= MOST_CRASHES:
+            starts, rest_s = given is None or not given.goes_on, left_s - (time.monotonic() - began_s)
+            if rest_s < (LEAST_S if starts else 4 * stretch_s):
                 found = msgspec.structs.replace(found, reason=found.reason or f"the {left_s:.0f} s given are too few")
                 break
             watcher.running(f"{len(waiting)} arms in turns, within one run")
             own_s = min(rest_s, request.timeout_s or rest_s)
-            used = runner or leave.enter_context(runner_of(request, folder, watcher, facts, own_s, cache_folder))
-            if not used.goes_on:
+            used = given or leave.enter_context(runner_of(request, folder, watcher, facts, own_s, cache_folder))
+            given = None
+            if starts:
                 used.start()
-            keys = [arm.key for arm in waiting]
-            after = _in_turns(used, keys, planned, rest_s, fewest_blocks, enough)
+            after = _in_turns(used, [arm.key for arm in waiting], planned, rest_s, fewest_blocks, enough and is_enough)
             if used is not runner:
                 used.end()
             both = {name: {**getattr(found, name), **getattr(after, name)} for name in _BY_ARM}
+            both["blocks"] = found.blocks | with_earlier(after.blocks)
+            # A program that ends before enough blocks are complete goes through its steps again.
+            again = (
+                enough is not None
+                and after.ran_out
+                and (not starts or max(map(len, after.blocks.values()), default=0) > 1)
+            )
+            if again := again and not is_enough(after.blocks):
+                both["given_up"] = found.given_up
+                # The next run begins with both orders, so the number of blocks before it must be even.
+                both["blocks"] = {key: blocks[: len(blocks) // 2 * 2] for key, blocks in both["blocks"].items()}
             found = msgspec.structs.replace(after, **both)
-            waiting = [arm for arm in waiting if arm.key not in found.blocks and arm.key not in found.given_up]
-            if not waiting:
-                break
-    unknown = {arm.key: found.reason for arm in waiting}
+            if not again:
+                waiting = [arm for arm in waiting if arm.key not in found.blocks and arm.key not in found.given_up]
+                num_crashes += 1
+    unknown = {arm.key: found.reason for arm in waiting if arm.key not in found.blocks}
     return msgspec.structs.replace(found, given_up={**found.given_up, **unknown}, wall_s=time.monotonic() - began_s)
 
 
@@ -331,9 +352,10 @@ def _in_turns(
     record = next(iter(outcome.records), Record(outcome.folder, 0, 0.0))
     found, blocks = _said(record, keys, before), {}
     crashed = None
-    if outcome.run.ended_by == "command" and outcome.run.exit_code:
+    switched = record.events.get("arm_switched", [])[before.get("arm_switched", 0) :] if tasks else []
+    if outcome.run.ended_by == "command" and outcome.run.exit_code and switched:
         # The program ended with an error while this candidate was on.
-        crashed = _key(record.last("arm_switched") or {}, keys)
+        crashed = _key(switched[-1], keys)
     if crashed is not None:
         found.given_up[crashed] = ": ".join(filter(None, [CRASHED, error_line(outcome.folder)]))
     for key in (key for key in keys if key not in found.given_up):
@@ -350,7 +372,7 @@ def _in_turns(
         found,
         blocks=blocks,
         reason=reason,
-        ran_out=ran_out,
+        ran_out=ran_out or not tasks or outcome.run.ended_by == "timeout",
         stretch_steps=tasks[-1].stretch_steps if tasks else 0,
         folder=str(outcome.folder),
         step=(record.last("cycle") or {}).get("step", ""),
@@ -386,13 +408,13 @@ def _key(event: Mapping[str, Any], keys: Sequence[str]) -> str | None:
     return keys[at] if isinstance(at, int) and 0 <= at < len(keys) else None
 
 
-def _stretch_steps(records: Sequence[Record], stretch_s: float, arms: Sequence[Arm]) -> int:
+def _stretch_steps(records: Sequence[Record], stretch_s: float, step_s: float, arms: Sequence[Arm]) -> int:
     """Return the number of steps of a stretch that is long enough to time, with whole epochs if epochs are short.
 
     Workers make batches concurrently, so batches come in groups; a stretch contains one batch of each worker.
     """
     workers = [int(str(one.value)) for arm in arms for one in arm.settings if one.knob == "loader.num_workers"]
-    num_steps = max(FEWEST_STEPS, math.ceil(stretch_s / recent_step_s(records[0])), *workers)
+    num_steps = max(FEWEST_STEPS, math.ceil(stretch_s / step_s), *workers)
     epoch = epoch_steps(records)
     if epoch is not None and epoch <= MOST_STRETCHES_AN_EPOCH * num_steps:
         num_steps = math.ceil(num_steps / epoch) * epoch

@@ -57,6 +57,8 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         self.live: LiveRun | None = None
         self.launch: LaunchPlan | None = None
         self.steady = True
+        self.step_s = 0.0
+        """Seconds of a steady step of the present live run, before any task; 0 if unknown."""
         self._is_known_steady = False
 
     def __exit__(self, *error: object) -> None:
@@ -65,8 +67,8 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
 
     @property
     def goes_on(self) -> bool:
-        """Tell whether a live run goes on that can take a further task."""
-        return self.live is not None and not self.live.is_over
+        """Look whether a live run goes on that can take a further task."""
+        return self.live is not None and self.live.until(lambda records: True)
 
     def makes_steps(self) -> bool:
         """Tell whether a step ends within the time of several steps; while compiling, no step may end for minutes."""
@@ -98,7 +100,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
             cache_folder=self._cache_folder,
             plan=Plan(tasks=list(tasks), live=True, note_events=True, observe=self._observe),
         )
-        self._is_known_steady = False
+        self._is_known_steady, self.step_s = False, 0.0
         self.live = LiveRun(self.launch, folder=folder, limit_s=self.limit_s)
         return self.live
 
@@ -118,6 +120,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         live = self.live or self.start()
         if not live.is_over and not self._is_known_steady:
             self._is_known_steady = live.until(UntilStep(_Steady(self), self._watcher.say, live.compiles))
+            self.step_s = recent_step_s(live.records()[0]) if self._is_known_steady else 0.0
         if not live.is_over:
             answer = live.do(place(live.records()), limit_s=limit_s, enough=enough)
             if not answer.reason or not answer.at_exit:

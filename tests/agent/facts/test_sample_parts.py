@@ -242,9 +242,11 @@ def test_the_part_that_takes_the_time_is_the_largest_with_its_line(name, num_wor
 
 
 IN_A_THREAD = """
-import json, queue, threading
+import json, queue, sys, threading
 import torch
 
+# A call that is shorter than this interval hands the lock over after it, on the line that made it.
+sys.setswitchinterval(2e-4)
 # One value of much text: nothing is left to be freed, which would be time of the line itself.
 ready, text = queue.Queue(2), json.dumps("a line\\n" * 300_000)
 

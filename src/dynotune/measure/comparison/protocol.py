@@ -170,7 +170,8 @@ class _Session:
     def _within(self) -> bool:
         """Compare within one live run; return whether this worked. Blocks of an interrupted attempt are repeated."""
         self._update(pairs=[])
-        self._watcher.say("The settings can be switched while the command runs: one run compares them, in blocks.")
+        switched = " ".join(map(str, self._request.candidate))
+        self._watcher.say(f"{switched} can be switched while the command runs: one run compares it, in blocks.")
         found, reason = in_process.compare_within(
             self._request, self._comparison, self._folder, self._watcher, self._keep, self._runner
         )

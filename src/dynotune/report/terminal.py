@@ -209,7 +209,7 @@ def _measured(comparison: Comparison) -> list[str]:
     lines = [f"A step is: {comparison.step}."] if comparison.step else []
     if comparison.within and comparison.pairs:
         lines.append(
-            f"One run compared both arms, switched on and off in blocks: {comparison.stretch_steps} steps with the "
+            f"Each block compared both arms within one process: {comparison.stretch_steps} steps with the "
             "candidate and as many without, twice each. --in-process never compares fresh processes."
         )
     if comparison.run.objective == "time-to-first-step":

@@ -217,6 +217,7 @@ def switch_arms(
             )
             if again := again and not is_enough(after.blocks):
                 both["given_up"] = found.given_up
+                watcher.say(f"The command is run again for more blocks: {after.reason}.")
                 # The next run begins with both orders, so the number of blocks before it must be even.
                 both["blocks"] = {key: blocks[: len(blocks) // 2 * 2] for key, blocks in both["blocks"].items()}
             found = msgspec.structs.replace(after, **both)

@@ -333,7 +333,7 @@ def too_few_steps(made: int, wanted: int, warmup: int, *, what: str = "time", fe
     """Return the error for a command that makes too few steps. `fewer`: options that ask for fewer steps, or ""."""
     return TooFewSteps(
         f"The command ends after {made} steps: too few to {what} {wanted} after {warmup} of warm-up.",
-        hint=f"Let it run longer (more epochs, more data), {warmup + wanted} steps at least"
+        hint=f"Let it run longer, at least {warmup + wanted} steps (more epochs, more data)"
         + (f", or ask for fewer with {fewer}." if fewer else "."),
     )
 

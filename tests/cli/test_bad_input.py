@@ -246,7 +246,7 @@ def test_a_command_without_steps_is_told_how_to_name_one(user):
 @pytest.mark.long
 def test_a_command_with_fewer_steps_than_the_window_is_told_how_many(user):
     program = CALLS + "for _ in range(15):\n    step()\n"
-    said(user.trains(program), 3, "makes 15 steps", "next: ")
+    said(user.trains(program), 3, "ends after 15 steps: too few to time 20 after 3", "next: ", "at least 23 steps")
 
 
 @pytest.mark.long

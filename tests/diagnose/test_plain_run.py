@@ -38,6 +38,22 @@ for number in range(int(sys.argv[1])):
     net.zero_grad()
 print("DONE")
 """
+# Something is compiled every few steps, so no steps are ever steady, however long they take on this machine.
+COMPILES = """
+import torch
+net = torch.nn.Linear(8, 8)
+number = 0
+@torch.compile(backend="eager")
+def scaled(x):
+    return 2 * x
+while True:
+    if number % 4 == 3:
+        torch.compiler.reset()
+        scaled(torch.ones(1))
+    net(torch.randn(4, 8)).sum().backward()
+    net.zero_grad()
+    number += 1
+"""
 RANKS = """
 import time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -164,9 +180,10 @@ def test_numbers_that_are_none_are_refused(watch):
 @pytest.mark.long
 def test_what_never_becomes_steady_is_timed_and_described(watch, monkeypatch):
     monkeypatch.setattr(placement, "RESTLESS_S", 3.0)
-    found, _ = watch(CALLS, 10**9, "0.0005 * number")
+    found, _ = watch(COMPILES)
     assert not found.processes[0].timing.steady
-    assert any("had not become steady" in note for note in found.notes)
+    (note,) = [note for note in found.notes if "had not become steady" in note]
+    assert "something was compiled" in note
 
 
 @pytest.mark.long

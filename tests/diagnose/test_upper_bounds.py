@@ -63,19 +63,22 @@ if __name__ == "__main__":
     while True:
         steps(loader)
 """
+# Each step asks the other thread for its batch, so batches and calls alternate on any machine.
 IN_A_THREAD = """
 import queue, threading, time, torch
 from torch.utils.data import DataLoader
 net = torch.nn.Linear(8, 8)
-batches = queue.Queue(4)
+wanted, batches = queue.Queue(), queue.Queue()
 def draw():
     while True:
         for batch in DataLoader(torch.ones(64, 8), batch_size=2):
             batches.put(batch)
+            wanted.get()
 threading.Thread(target=draw, daemon=True).start()
 while True:
     net(batches.get()).sum().backward()
     time.sleep(0.002)
+    wanted.put(None)
 """
 WITHOUT = """
 import torch
@@ -177,12 +180,12 @@ def test_a_cold_page_cache_is_declared_or_it_is_said_why_not(reached):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("program", "reason"),
-    [(WITHOUT, "draw from no DataLoader"), LONG(IN_A_THREAD, "draw from no DataLoader|in another thread")],
+    [(WITHOUT, "draw from no DataLoader"), LONG(IN_A_THREAD, "in another thread")],
 )
 def test_steps_without_a_loader_of_their_own_have_no_ceilings(program, reason, reached):
     found = reached(program)
     assert isinstance(found, Unknown)
-    assert any(part in found.reason for part in reason.split("|"))
+    assert reason in found.reason
 
 
 @pytest.mark.long

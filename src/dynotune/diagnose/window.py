@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
 from dynotune.measure.live import pilot, placement
-from dynotune.schema.errors import TooFewSteps
 from dynotune.schema.run import RunSpec
 from dynotune.schema.task import TimeWindow
 from dynotune.text import words
@@ -41,11 +40,7 @@ def window_within(record: Record, request: RunSpec) -> TimeWindow:
     wanted = max(first, request.warmup_steps or pilot.steady_steps(record) or num // 2)
     num_steps = request.window_steps or max(FEWEST_STEPS, min(window_steps(record), num - wanted - 1))
     if room < num_steps:
-        fewer = ", or ask for fewer steps with --steps" if num_steps > FEWEST_STEPS else ""
-        raise TooFewSteps(
-            f"The command makes {num} steps and ends: too few to time {num_steps} after {first} of warm-up.",
-            hint=f"Let it make at least {first + num_steps + 1} steps (more epochs, more data){fewer}.",
-        )
+        raise pilot.too_few_steps(num, num_steps, first + 1, fewer="--steps" * (num_steps > FEWEST_STEPS))
     return TimeWindow(at_step=min(wanted, num - num_steps - 1), num_steps=num_steps)
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 
+import msgspec
 import pytest
 
 from dynotune.launch import new_run_folder
@@ -31,6 +32,12 @@ with torch.no_grad():
         number += 1
         EACH
 """
+WITHOUT_TORCH = """
+import time, dynotune
+while True:
+    time.sleep(0.002)
+    dynotune.step()
+"""
 RANKS = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -51,14 +58,17 @@ def starter(folder):
     """`live(program, tasks=[...])` starts it as a live run in `folder`; leaving ends it."""
     started = []
 
-    def make(program, *, num_steps=10**9, each="pass", tasks=(), python=(sys.executable,), limit_s=90.0):
+    def make(program, *, num_steps=10**9, each="pass", tasks=(), python=(sys.executable,), limit_s=90.0, marked=None):
         path = folder / "program.py"
         path.write_text(program.replace("NUM_STEPS", str(num_steps)).replace("EACH", each))
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         run = spec(command=[*python, str(path)], cwd=folder, base=folder / "runs", env=env, lock=False, sandbox=False)
+        run = msgspec.structs.replace(run, step_function=marked)
         run_folder = new_run_folder(run.base)
         plan = Plan(tasks=list(tasks), live=True)
-        launch = launch_plan(run, [], folder=run_folder, label="the run", purpose="live", facts={}, plan=plan)
+        launch = launch_plan(
+            run, [], folder=run_folder, label="the run", purpose="live", facts={}, plan=plan, samples=True
+        )
         started.append(LiveRun(launch, folder=run_folder, limit_s=limit_s))
         return started[-1]
 
@@ -102,6 +112,12 @@ def test_tasks_are_carried_out_one_after_another_and_the_program_goes_on_between
     assert (outcome.run.ended_by, len(outcome.run.processes[0].windows)) == ("window", 2)
     assert document.read(run.folder / "run.json", Run) == outcome.run
     assert not live_run.is_alive(outcome.records[0].pid)
+
+
+def test_of_a_program_without_torch_the_machine_is_sampled_once_it_makes_steps(live):
+    run = live(WITHOUT_TORCH, marked="dynotune.step")
+    assert run.until(has_steps(20))
+    assert run.samples
 
 
 def test_a_task_that_cannot_be_done_is_a_reason_and_the_next_one_is_done(going_on):

@@ -81,8 +81,9 @@ def test_a_slow_start_that_fades_is_left_out_as_far_as_it_shows() -> None:
         assert start is None or start >= 10
 
 
-def test_steps_that_still_become_faster_are_not_steady() -> None:
-    assert steady_from([1 - 0.005 * k for k in range(100)]) is None
+@pytest.mark.parametrize("slope", [-0.005, 0.005])
+def test_steps_that_still_become_faster_or_slower_are_not_steady_however_many(slope: float) -> None:
+    assert [num for num in range(150) if steady_from([1 + slope * k for k in range(num)]) is not None] == []
 
 
 def test_a_change_in_the_second_half_is_not_steady() -> None:

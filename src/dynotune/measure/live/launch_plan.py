@@ -31,7 +31,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
         keep: folders, such as caches, to which the command's writes go for real.
         revision: git's name of the revision that the command sees; None for the present working tree.
         memory: whether to sample the memory of the process tree.
-        samples: whether to sample the machine, from the launch or from the time the program has imported torch.
+        samples: whether to sample the machine, from the launch or once the program has imported torch or made a step.
         ready_pattern: pattern of the output line that ends the run; None if steps end it.
     """
 
@@ -82,7 +82,7 @@ def launch_plan(
         more_env: variables that override the inherited environment.
         plan: the agent's plan, without the parts that follow from `run` and `settings`.
         times_start: the start itself is timed, so bytecode stays where the user keeps it.
-        samples: sample the machine once the program has imported torch; with `times_start` or `memory`, from its start.
+        samples: sample the machine once torch is imported or a step made; with `times_start` or `memory`, from launch.
         run_to_end: overrides `RunSpec.run_to_end` unless None.
 
     Raises UsageError, CannotRunHere: as for `launch.process.environment.build`.

@@ -141,7 +141,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
             else:
                 records = self._all_records.update()
                 # Sample the machine once the program works, not while it imports.
-                if self.launch.samples == "torch" and any(record.last("torch") for record in records):
+                if self.launch.samples == "torch" and any(record.last("torch") or record.steps for record in records):
                     self.sample()
                 if enough(stepping(records)):
                     return True

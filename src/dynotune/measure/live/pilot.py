@@ -14,7 +14,7 @@ from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.request import CompareRequest
 from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS, steady_from, window_length
 from dynotune.schema.comparison import TELLING_PAIRS
-from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.errors import CannotRunHere, TooFewSteps, UsageError
 from dynotune.schema.run import RunSpec
 
 # A pilot goes on for some time after it is steady, because these steps show its noise.
@@ -324,10 +324,17 @@ def _refuse_too_few(run: RunSpec, most: int, warmup: int, *, is_cut_off: bool) -
     wanted = run.window_steps or MIN_STEPS
     if most - warmup >= wanted:
         return
-    raise CannotRunHere(
-        f"The command ends after {most} steps: too few to time {wanted} after {warmup} of warm-up.",
-        hint=f"Let it run longer, {warmup + wanted} steps at least, or ask for fewer with --warmup and --steps."
-        + is_cut_off * " If it leaves its work in the background and ends, give the command that does the work.",
+    error = too_few_steps(most, wanted, warmup, fewer="--warmup and --steps")
+    error.hint += is_cut_off * " If it leaves its work in the background and ends, give the command that does the work."
+    raise error
+
+
+def too_few_steps(made: int, wanted: int, warmup: int, *, what: str = "time", fewer: str = "--steps") -> TooFewSteps:
+    """Return the error for a command that makes too few steps. `fewer`: options that ask for fewer steps, or ""."""
+    return TooFewSteps(
+        f"The command ends after {made} steps: too few to {what} {wanted} after {warmup} of warm-up.",
+        hint=f"Let it run longer, at least {warmup + wanted} steps (more epochs, more data)"
+        + (f", or ask for fewer with {fewer}." if fewer else "."),
     )
 
 

@@ -5,9 +5,8 @@ import statistics
 from collections.abc import Sequence
 
 from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.live.pilot import ROOM_STEPS, epoch_steps, num_steps_to_find, steady_steps
+from dynotune.measure.live.pilot import ROOM_STEPS, epoch_steps, num_steps_to_find, steady_steps, too_few_steps
 from dynotune.measure.live.request import RecordRequest
-from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.task import RecordTrace
 
 # As steady as a pilot, but for a shorter time: these steps are not measured, they only must not belong to the start.
@@ -72,7 +71,7 @@ def past_epoch_begin(record: Record, step: int, num_steps: int) -> int:
 def recording_within(record: Record, request: RecordRequest) -> RecordTrace:
     """Place the recording of a command that runs no more steps than `record` has.
 
-    Raises CannotRunHere: the command has too few steps for a recording.
+    Raises TooFewSteps: the command has too few steps for a recording.
     """
     num, first = len(record.steps), num_steps_to_find(record) + ROOM_STEPS
     # The profiler needs one step to get ready, and one step is spare, since two runs may differ by one.
@@ -81,10 +80,7 @@ def recording_within(record: Record, request: RecordRequest) -> RecordTrace:
     if request.num_steps is None:
         num_steps = min(num_steps, max(room, FEWEST_STEPS))
     if room < num_steps:
-        raise CannotRunHere(
-            f"The command ends after {num} steps: too few to record {num_steps} after {first + 1} of warm-up.",
-            hint="Let it run longer (more epochs, more data), or ask for fewer steps with --steps.",
-        )
+        raise too_few_steps(num, num_steps, first + 2, what="record")
     wanted = request.run.warmup_steps or steady_steps(record) or num // 2
     return _trace(request, min(max(first, wanted), num - num_steps - 2), num_steps)
 

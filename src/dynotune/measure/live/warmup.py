@@ -57,12 +57,14 @@ def steady_from(step_s: Sequence[float], *, events: Sequence[int] = ()) -> int |
 def _first_alike(means: Sequence[float], cut: int) -> int:
     """Return the first batch of steps from which on all batches before the cut resemble the batches after the cut.
 
-    Neighbours in the second half, after the start has faded, show how much batches differ. If batches two apart are far
-    more alike, their differences are used instead, because an effect in every other batch is not noise.
+    Neighbours in the second half, after the start has faded, show how much batches differ beside a steady growth. If
+    batches two apart are far more alike, their differences count, because an effect in every other batch is not noise.
     """
     tail, late = means[cut:], means[min(cut, len(means) // 2) :]
     middle = statistics.median(tail)
-    near, far = _usual_difference(late, 1), _usual_difference(late, 2)
+    neighbours = zip(late, late[1:], late[2:], strict=False)
+    near = _usual([(before + after - 2 * mean) / math.sqrt(3) for before, mean, after in neighbours])
+    far = _usual([after - before for before, after in zip(late, late[2:], strict=False)])
     sd = SD_OF_DIFFERENCE * (far if len(late) > 3 and far < near / 2 else near)
     first = cut
     while first:
@@ -74,9 +76,8 @@ def _first_alike(means: Sequence[float], cut: int) -> int:
     return first
 
 
-def _usual_difference(means: Sequence[float], lag: int) -> float:
-    apart = [abs(after - before) for before, after in zip(means, means[lag:], strict=False)]
-    return statistics.median(apart) if apart else 0.0
+def _usual(differences: Sequence[float]) -> float:
+    return statistics.median(map(abs, differences)) if differences else 0.0
 
 
 def window_length(

@@ -17,10 +17,7 @@ claims = typer.Typer(no_args_is_help=True, help="Advice on speed and memory: wha
 
 
 @claims.command("list", help="All claims, one a line. For example: dynotune claims list --filter pinned")
-def list_(
-    filter: Annotated[str, option("claims_filter")] = "",
-    json: Json = None,
-) -> None:
+def list_(filter: Annotated[str, option("claims_filter")] = "", json: Json = None) -> None:
     from dynotune.claims import all_claims
     from dynotune.report import claims as reports
     from dynotune.report import console

@@ -25,10 +25,7 @@ BUDGET_S = 160.0
 WARMUP_STEPS, WINDOW_STEPS = 12, 38
 
 
-def demo(
-    python: Annotated[str, option("demo_python")] = sys.executable,
-    run_dir: RunDir = None,
-) -> None:
+def demo(python: Annotated[str, option("demo_python")] = sys.executable, run_dir: RunDir = None) -> None:
     from dynotune.cli.tune import show, studied
     from dynotune.report import console
     from dynotune.search import RECIPE, REPORT, TuneRequest

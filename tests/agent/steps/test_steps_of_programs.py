@@ -72,6 +72,25 @@ def test_a_pilot_marks_what_was_compiled_by_the_first_step_that_it_is_asked_of(f
     assert flagged == ([num_steps_to_find(record)] if compiles else [])
 
 
+COMPILES_BEFORE_A_CALL = """
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+@torch.compile(backend="eager")
+def doubled(x):
+    return 2 * x
+x = doubled(torch.ones(4, 8))
+with torch.no_grad():
+    for _ in range(60):
+        net(x)
+"""
+
+
+def test_a_program_that_compiles_something_before_its_first_call_has_steps(fork_under_agent, script):
+    ran = fork_under_agent([script(COMPILES_BEFORE_A_CALL)])
+    assert ran.stepping.step == "call Sequential"
+    assert len(ran.records[0].steps) == 60
+
+
 def test_says_in_words_what_a_step_is(fork_under_agent):
     program = Path(__file__).parents[1] / "programs" / "pipeline.py"
     assert fork_under_agent([program]).stepping.step == "call Linear, 20 × call Sequential, call Linear"

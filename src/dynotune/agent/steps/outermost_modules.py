@@ -9,6 +9,7 @@ compiled graph that has seen a class must find it unchanged, or it would be comp
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 import weakref
 from threading import get_ident
@@ -148,8 +149,14 @@ class OutermostModules:
             self._cover_class(module_class)
         if self._covers_all():
             self._module.__call__ = self.original
-            for module_class in self.known_classes():
+            for module_class in self.known_classes() or self._uncalled_classes():
                 self._cover_class(module_class)
+
+    def _uncalled_classes(self) -> set[type]:
+        """Return the classes of modules that no other module contains, for a program that compiles before any call."""
+        modules = [thing for thing in gc.get_objects() if issubclass(type(thing), self._module)]
+        inner = {id(part) for module in modules for part in module.children()}
+        return {type(module) for module in modules if id(module) not in inner}
 
     def watch_only(self, classes: set[type], special: Special | None = None) -> None:
         """Uncover all classes but `classes`; once the program has compiled code, covers of classes stay.

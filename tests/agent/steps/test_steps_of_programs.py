@@ -91,6 +91,32 @@ def test_a_program_that_compiles_something_before_its_first_call_has_steps(fork_
     assert len(ran.records[0].steps) == 60
 
 
+DRAWN_AHEAD = """
+import queue, threading, torch
+from torch.utils.data import DataLoader
+net = torch.nn.Linear(8, 1)
+wanted, drawn = queue.Queue(), queue.Queue()
+def draw():
+    while True:
+        for batch in DataLoader(torch.ones(256, 8), batch_size=4):
+            drawn.put(batch)
+            wanted.get()
+threading.Thread(target=draw, daemon=True).start()
+ahead = []
+for _ in range(8):
+    ahead.append(drawn.get())
+    wanted.put(None)
+for _ in range(60):
+    ahead.append(drawn.get())
+    net(ahead.pop(0))
+    wanted.put(None)
+"""
+
+
+def test_batches_that_a_thread_draws_before_the_first_call_are_not_the_steps(fork_under_agent, script):
+    assert fork_under_agent([script(DRAWN_AHEAD)]).stepping.step == "draw DataLoader, call Linear"
+
+
 def test_says_in_words_what_a_step_is(fork_under_agent):
     program = Path(__file__).parents[1] / "programs" / "pipeline.py"
     assert fork_under_agent([program]).stepping.step == "call Linear, 20 × call Sequential, call Linear"

@@ -19,6 +19,8 @@ TRAINING, INFERENCE = "training", "inference"
 
 # Number of repetitions that a cycle needs before it is accepted.
 _MIN_REPEATS = 3
+# The same for draws alone: a thread may draw some batches before the first call.
+_MIN_DRAWS = 16
 # Required length of the tail if the cycle leaves out an event seen before: text encoder, 50 × denoiser, decoder is not
 # a program that only calls a denoiser.
 _MIN_TAIL = 256
@@ -70,8 +72,8 @@ def find(
         return None
     period, length = tail
     sequence = relevant[-period:]
-    if phase == INFERENCE and all(tokens[n].kind == DRAW for n in sequence):
-        return None  # draws without calls come from a program that is about to train
+    if all(tokens[n].kind == DRAW for n in sequence) and (phase == INFERENCE or length < _MIN_DRAWS):
+        return None  # draws without calls come from a program that is about to train, or that draws ahead
     if not _explains(relevant, when, tokens, sequence, length, num_optimizers):
         return None
     sequence = _rotate(sequence, relevant)

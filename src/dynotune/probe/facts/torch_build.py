@@ -138,10 +138,7 @@ def ask_torch():
         why = "%s does not name this build of torch: %r" % (version_file, error)
         unknown.update(dict.fromkeys(names[1 + len(BYTECODE):], why))
         return
-    for name, prefix, title in (
-        ("torch.cudnn", "nvidia-cudnn-cu", "cuDNN"),
-        ("torch.nccl", "nvidia-nccl-cu", "NCCL"),
-    ):
+    for name, prefix, title in (("torch.cudnn", "nvidia-cudnn-cu", "cuDNN"), ("torch.nccl", "nvidia-nccl-cu", "NCCL")):
         found = library(prefix, build["cuda"]) if build["cuda"] else None
         if build["cuda"] and found is None:
             unknown[name] = title + " is not installed as a package of its own"

@@ -62,6 +62,13 @@ def test_workers_that_compute_get_no_faster_than_cores_are():
     assert told(loader(2, cpu=0.01), bounds(), 4.0)["10 workers"].step_s == pytest.approx(0.01)
 
 
+def test_fewer_workers_may_be_as_fast_as_now_since_they_compete_less():
+    one = told(loader(2), bounds(), 2.0)["1 worker"]
+    assert (one.step_s, one.least_step_s) == (pytest.approx(0.1), pytest.approx(0.05))
+    four = told(loader(8, cpu=0.2), bounds(), 2.0)["4 workers"]
+    assert four.least_step_s == pytest.approx(0.04), "two cores need as long for what it computes"
+
+
 def test_first_workers_work_beside_the_step():
     found = told(loader(0), bounds(loader_s=0.05, step_s=0.04, both_s=0.09), 8.0)
     assert found["2 workers"].step_s == pytest.approx(0.04, abs=0.001)

@@ -93,7 +93,9 @@ def _workers(loader: Loader, loading: Loading, steps: _Steps, cores: float | Non
     for num in sorted(num for num in wanted if 1 <= num <= most and num != now):
         loader_s = max(one_s / num, one_s * computes / cores) + (0.0 if now else HANDOVER_S)
         change, setting = f"{num} worker{'s' * (num > 1)}", f"loader.num_workers={num}"
-        yield steps.with_loader(change, loader_s, one_s / num, note="", setting=setting, workers=num)
+        # Fewer workers compete less for cores and memory, so each may be faster than now, by an unknown factor.
+        least_s = one_s / num if num > now else min(steps.loader_s, one_s * computes / min(cores, now))
+        yield steps.with_loader(change, loader_s, least_s, note="", setting=setting, workers=num)
 
 
 def _without_parts(loading: Loading, steps: _Steps, trial: Trial) -> Iterator[Forecast]:

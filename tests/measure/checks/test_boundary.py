@@ -59,7 +59,11 @@ def ask(tmp_path: Path, monkeypatch):
         )
 
     monkeypatch.setattr(boundary.protocol, "compare", compare)
-    return lambda **more: boundary.boundary(run, Watcher(), **more)
+
+    def ask(*, timeout_s=None, **more):
+        return boundary.boundary(msgspec.structs.replace(run, timeout_s=timeout_s), Watcher(), **more)
+
+    return ask
 
 
 def test_a_precision_is_judged_by_speed_errors_and_the_users_own_metric(ask):
@@ -174,6 +178,19 @@ for _ in range(40):
     loss.backward()
     optimizer.step()
 """
+
+
+@pytest.mark.parametrize(("timeout_s", "limit_s"), [(7200.0, 7200.0), (None, boundary.LIMIT_S)])
+def test_the_shared_run_may_take_as_long_as_any_run_of_the_command(ask, monkeypatch, timeout_s, limit_s):
+    limits, runner_of = [], boundary.switching.runner_of
+
+    def noted(run, folder, watcher, facts, limit_s, *more):
+        limits.append(limit_s)
+        return runner_of(run, folder, watcher, facts, limit_s, *more)
+
+    monkeypatch.setattr(boundary.switching, "runner_of", noted)
+    ask(timeout_s=timeout_s)
+    assert limits == [limit_s]
 
 
 @pytest.mark.parametrize(("budget_s", "num_seeds"), [(600.0, 3), (0.001, None)])

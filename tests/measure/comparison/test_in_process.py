@@ -76,8 +76,11 @@ def test_a_shared_run_that_has_died_is_started_again(program, tmp_path):
         compared(run, FASTER, runner)
         os.kill(starts(tmp_path)[0], signal.SIGKILL)
         assert compared(run, FASTER, runner).verdict == "faster"
+        os.kill(starts(tmp_path)[1], signal.SIGKILL)
         runner.end()
     assert len(starts(tmp_path)) == 2
+    # Both live runs have a record, though neither was ended by dynotune.
+    assert len(list(tmp_path.glob("*/run.json"))) == 2
 
 
 def test_blocks_of_a_program_that_ends_too_soon_are_made_in_several_runs_of_it(program, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -465,6 +466,43 @@ def test_stretches_are_as_long_as_the_baselines_steps_ask_though_a_faster_candid
     asked = {"folder": tmp_path, "facts": {}, "watcher": Watcher(), "stretch_s": 0.5}
     switch_arms(request, [arm_of("cudnn.deterministic=true")], 60.0, runner=runner, **asked)
     assert (planned[0].step_s, planned[0].stretch_steps) == (0.01, 50)
+
+
+@pytest.fixture
+def in_rounds(tmp_path, monkeypatch):
+    """Switches two arms with the runner that is given; `rounds` are the answers, and the runners used are returned."""
+    own, used = SimpleNamespace(goes_on=False, step_s=0.0, start=lambda: None, end=lambda: None), []
+
+    def run(runner, rounds, left_s=60.0):
+        def in_turns(one, keys, *more):
+            used.append(one)
+            return rounds.pop(0)
+
+        monkeypatch.setattr(switching, "_in_turns", in_turns)
+        monkeypatch.setattr(switching, "runner_of", lambda *more: contextlib.nullcontext(own))
+        arms = [arm_of("cudnn.deterministic=true"), arm_of("matmul.fp32_precision=high")]
+        asked = {"folder": tmp_path, "facts": {}, "watcher": Watcher()}
+        found = switch_arms(spec(cwd=tmp_path, base=tmp_path), arms, left_s, runner=runner, **asked)
+        return found, ["given" if one is runner else "own" for one in used]
+
+    return run
+
+
+def test_after_an_arm_ended_the_run_the_others_get_a_run_of_their_own_and_not_the_callers_again(in_rounds):
+    keys = ["cudnn.deterministic=true", "matmul.fp32_precision=high"]
+    crashed, rest = SwitchedArms(given_up={keys[0]: "it ended"}), SwitchedArms(blocks={keys[1]: [block(1.0, 0.5)] * 3})
+    found, used = in_rounds(SimpleNamespace(goes_on=True, step_s=0.01), [crashed, rest])
+    assert used == ["given", "own"]
+    assert (list(found.blocks), list(found.given_up)) == ([keys[1]], [keys[0]])
+
+
+@pytest.mark.parametrize(("goes_on", "used"), [(True, ["given"]), (False, [])])
+def test_little_time_is_enough_for_a_run_that_goes_on_but_not_for_a_start(in_rounds, goes_on, used):
+    both = SwitchedArms(
+        blocks={key: [block(1.0, 0.5)] for key in ("cudnn.deterministic=true", "matmul.fp32_precision=high")}
+    )
+    runner = SimpleNamespace(goes_on=goes_on, step_s=0.01)
+    assert in_rounds(runner, [both], left_s=switching.LEAST_S - 1)[1] == used
 
 
 @pytest.mark.long

@@ -108,7 +108,7 @@ def test_a_program_that_trains_briefly_is_diagnosed_in_what_it_does_afterwards(u
     )
     done = diagnoses(user, program, "--json", "found.json")
     assert done.returncode == 0, done.stderr
-    assert "makes 8 steps" in done.stderr and "--phase inference" in done.stderr
+    assert "ends after 8 steps" in done.stderr and "--phase inference" in done.stderr
     diagnosis = json.loads((user.cwd / "found.json").read_text())
     assert diagnosis["steps"]["step_s"] > 0.01 and diagnosis["steps"]["num_steps"] > 8
 

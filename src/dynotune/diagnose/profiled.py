@@ -86,7 +86,7 @@ def _less_slowed(
     except (DynotuneError, MemoryError) as error:
         reason = in_words(error) if isinstance(error, DynotuneError) else "the trace was too large"
         return found.noting(f"Steps were {slowed:.1f} times as long while stacks were recorded; without them: {reason}")
-    # Of each kind of cause, the largest comes first and is kept.
+    # Causes are sorted by size, so the largest of each kind is kept.
     places = {cause.id: cause.where for cause in reversed(found.summary.causes)}
     causes = [
         cause if cause.where.function else msgspec.structs.replace(cause, where=places.get(cause.id, cause.where))

@@ -204,7 +204,7 @@ MUCH_WAITING_IN_QUEUE = 0.10
 MANY_SMALL_OPERATORS = 300
 """Pointwise and indexing operators per step: a Python loop over elements calls as many."""
 SMALL_PER_PRODUCT = 20.0
-"""Such operators per product or convolution. A layer has three to eight, backward pass and optimizer included."""
+"""Pointwise and indexing operators per product or convolution. A layer has 3 to 8, with backward pass and optimizer."""
 SMALL_OPERATOR_S = 20e-6
 """An operator's own recorded time. Below this, dispatch and allocation are a large part of it, by a guess."""
 CALLING_PART = 0.5

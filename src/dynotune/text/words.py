@@ -16,7 +16,7 @@ LARGEST_RATIO, SMALLEST_RATIO = 100.0, 0.01
 # An interval from below the first to above the second decides nothing, so none of its digits is shown.
 OPEN_BELOW, OPEN_ABOVE = 0.1, 10.0
 TOO_WIDE = "too wide to tell anything"
-# What an arm uses less or more of, for objectives other than speed; and what else can be faster.
+# Nouns for what an arm uses, for objectives other than speed; and words for what else can be faster.
 _USED: dict[Objective, str] = {"memory": "memory", "energy": "energy"}
 _IN_WHAT: dict[Objective, str] = {"latency-p99": " at the 99th percentile", "time-to-first-step": " to its first step"}
 # From this fraction on, a number with three digits rounds up to one of the next unit.

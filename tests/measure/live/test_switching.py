@@ -488,6 +488,29 @@ def in_rounds(tmp_path, monkeypatch):
     return run
 
 
+def test_blocks_of_an_earlier_run_count_though_the_next_run_has_no_time_for_one(tmp_path, monkeypatch):
+    """A run ends after three blocks; in the next the time is up."""
+    key, fewest = "cudnn.deterministic=true", []
+
+    def in_turns(runner, keys, plan, limit_s, fewest_blocks, enough):
+        fewest.append(fewest_blocks)
+        made = [block(1.0, 0.5)] * (3 if len(fewest) == 1 else 0)
+        return SwitchedArms(
+            blocks={key: made} if len(made) >= fewest_blocks else {},
+            given_up={} if len(made) >= fewest_blocks else {key: "only 0 of its blocks count"},
+            reason="the program ended after 50 steps" if made else "the 60 s given were over",
+            ran_out=bool(made),
+        )
+
+    monkeypatch.setattr(switching, "_in_turns", in_turns)
+    own = SimpleNamespace(goes_on=False, step_s=0.0, start=lambda: None, end=lambda: None)
+    monkeypatch.setattr(switching, "runner_of", lambda *more: contextlib.nullcontext(own))
+    asked = {"folder": tmp_path, "facts": {}, "watcher": Watcher(), "fewest_blocks": 1, "enough": lambda blocks: False}
+    found = switch_arms(spec(cwd=tmp_path, base=tmp_path), [arm_of(key)], 60.0, **asked)
+    # The last block was without its counterpart in the other order.
+    assert (len(found.blocks[key]), found.given_up) == (2, {})
+
+
 def test_after_an_arm_ended_the_run_the_others_get_a_run_of_their_own_and_not_the_callers_again(in_rounds):
     keys = ["cudnn.deterministic=true", "matmul.fp32_precision=high"]
     crashed, rest = SwitchedArms(given_up={keys[0]: "it ended"}), SwitchedArms(blocks={keys[1]: [block(1.0, 0.5)] * 3})

@@ -49,7 +49,7 @@ def run_in_foreground(command: Sequence[str], *, env: Mapping[str, str], cwd: Pa
 def die_by(number: int) -> None:
     """End dynotune by the signal that ended the command, without a second core file.
 
-    Where no signal can end dynotune (process 1 of a container), return; the caller then exits with 128 + `number`.
+    Return if no signal can end dynotune (process 1 of a container); the caller then exits with 128 + `number`.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -175,7 +175,7 @@ def switch_arms(
         return SwitchArms(
             at_step=earliest(records),
             arms=[environment.build(arm.settings, {}, run_dir=request.base, facts=facts)[1] for arm in waiting],
-            num_blocks=num_blocks - max(len(found.blocks.get(arm.key, ())) for arm in waiting),
+            num_blocks=num_blocks - num_earlier,
             stretch_steps=_stretch_steps(records, stretch_s, step_s, waiting),
             seed=request.seed or 0,
             step_s=step_s,
@@ -204,18 +204,17 @@ def switch_arms(
             given = None
             if starts:
                 used.start()
-            after = _in_turns(used, [arm.key for arm in waiting], planned, rest_s, fewest_blocks, enough and is_enough)
+            keys = [arm.key for arm in waiting]
+            num_earlier = max(len(found.blocks.get(key, ())) for key in keys)
+            after = _in_turns(used, keys, planned, rest_s, fewest_blocks - num_earlier, enough and is_enough)
             if used is not runner:
                 used.end()
             both = {name: {**getattr(found, name), **getattr(after, name)} for name in _BY_ARM}
             both["blocks"] = found.blocks | with_earlier(after.blocks)
             # A program that ends before enough blocks are complete goes through its steps again.
-            again = (
-                enough is not None
-                and after.ran_out
-                and (not starts or max(map(len, after.blocks.values()), default=0) > 1)
-            )
-            if again := again and not is_enough(after.blocks):
+            made = max(map(len, after.blocks.values()), default=0)
+            again = enough is not None and after.ran_out and (not starts or made > 1) and not is_enough(after.blocks)
+            if again:
                 both["given_up"] = found.given_up
                 watcher.say(f"The command is run again for more blocks: {after.reason}.")
                 # The next run begins with both orders, so the number of blocks before it must be even.

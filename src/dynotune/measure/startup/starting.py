@@ -45,7 +45,7 @@ class StartWatcher(Watcher, Protocol):
 def orders(num_blocks: int, seed: int) -> list[tuple[Arm, ...]]:
     """Return the order of starts in each block: drawn for every two blocks, and reversed in the second block.
 
-    Of any two states of the caches, each comes first equally often after every even number of blocks. A longer list
+    After every even number of blocks, each of any two states of the caches came first equally often. A longer list
     begins with every shorter list of the same seed; a void block is repeated in its own order.
     """
     draw = random.Random(seed)

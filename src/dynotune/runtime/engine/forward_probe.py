@@ -23,7 +23,7 @@ _TORCH_FOLDER = str(Path(torch.__file__).parent)
 
 @dataclass(slots=True)
 class Observation:
-    """What one forward pass did.
+    """Operations of one forward pass that matter to a capture.
 
     Args:
         waits: operations that read the device's data on the host, with their places; none can be captured.

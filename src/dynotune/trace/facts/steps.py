@@ -315,7 +315,7 @@ def updates(timeline: Timeline, within: tuple[int, int] | None = None) -> tuple[
     if not len(calls) or not len(backward):
         return calls, start_ns
     backward = backward[np.argsort(host.start_ns[backward], kind="stable")]
-    # Of the backward passes that began before the call's end, take the latest end: nested ones end before outer ones.
+    # Take the latest end of the backward passes that began before the call's end: nested ones end before outer ones.
     reach = np.maximum.accumulate(host.end_ns[backward])
     last = np.searchsorted(host.start_ns[backward], end_ns, side="left") - 1
     inside = (last >= 0) & (host.start_ns[backward[np.maximum(last, 0)]] >= start_ns)

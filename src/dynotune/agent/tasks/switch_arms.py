@@ -38,8 +38,9 @@ STEPS_LEFT_OUT = 8
 # usual.
 MOST_REPEATS = 2
 ODD = 2.0
-# A stretch ends early after this many times the duration of a baseline stretch, since few slow steps show enough.
-LONG = 3.0
+# A stretch ends early after LONG times the duration of a baseline stretch, since few slow steps show enough.
+# The duration is read up to LOOKS times in a stretch.
+LONG, LOOKS = 3.0, 32
 # Factor over the baseline's step: a candidate with longer steps gets no more blocks, if the task asks for that.
 HOPELESS = 2.5
 # Number of blocks in which the program itself compiled something, before the candidate is given up.
@@ -345,7 +346,7 @@ class SwitchArms(Task):
     def _steps(self, length: int, begin_s: float) -> Stops:
         """Wait for the steps of a stretch; with several ranks or whole epochs, wait for all steps without limit."""
         known = [] if self._has_ranks or self._has_short_epochs else [each for each in self._usual[None] if each > 0]
-        part = max(1, length // 4) if known else length
+        part = max(1, length // LOOKS) if known else length
         for begin in range(0, length, part):
             yield min(part, length - begin)
             if known and perf_counter() - begin_s > LONG * length * median(known):

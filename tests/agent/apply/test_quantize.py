@@ -30,9 +30,11 @@ def quantize_(model, config, filter_fn):
             layer.weight = Rounded((layer.weight * 100).round() / 100)
 torchao, quantization = types.ModuleType("torchao"), types.ModuleType("torchao.quantization")
 quantization.quantize_, quantization.Int8WeightOnlyConfig = quantize_, dict
+quantization.Int8DynamicActivationInt8WeightConfig = dict
 torchao.quantization = quantization
 sys.modules.update({"torchao": torchao, "torchao.quantization": quantization})
 """
+INT8_BOTH = "precision.quantize=int8"
 INT8, KEEP = "precision.quantize=int8-weights", "precision.quantize_keep=head"
 has_torchao = pytest.mark.skipif(not importlib.util.find_spec("torchao"), reason="torchao is not installed")
 
@@ -62,6 +64,14 @@ def test_the_layers_of_modules_that_are_kept_stay_as_they_are(child):
     answer = done.readback["precision.quantize"]
     assert (answer["ok"], answer["detail"]) == (True, "1 of 2 nn.Linear")
     assert done.readback["precision.quantize_keep"]["ok"] is True
+
+
+@pytest.mark.parametrize(("device", "kinds"), [("meta", ["Rounded", "Parameter"]), ("cpu", ["Rounded", "Rounded"])])
+def test_layers_that_torchao_would_multiply_on_the_host_keep_their_weights(child, device, kinds):
+    odd = f"net.head = torch.nn.Linear(64, 57)\nnet, x = net.eval().to('{device}'), x.to('{device}')\n"
+    done = child(MADE_UP + NET + odd + "with torch.no_grad():\n    net(x)\nout['kinds'] = kinds()", INT8_BOTH)
+    assert done.out["kinds"] == kinds
+    assert done.readback["precision.quantize"]["detail"] == f"{kinds.count('Rounded')} of 2 nn.Linear"
 
 
 def test_a_module_to_be_kept_that_is_not_there_is_named(child):

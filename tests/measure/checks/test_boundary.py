@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,15 @@ def test_a_precision_that_cannot_be_tried_has_a_reason_and_the_others_go_on(ask,
     assert arm.speed is None
     assert arm.results.ok
     assert arm.reasons == ["its steps are too few"]
+
+
+def test_a_precision_many_times_as_slow_as_the_command_is_not_waited_for(ask, tmp_path, monkeypatch):
+    stuck = "net[0].register_forward_hook(lambda *_: time.sleep(600) if torch.is_autocast_enabled('cpu') else None)\n"
+    (tmp_path / "infer.py").write_text(PROGRAM.replace("with torch", "import time\n" + stuck + "with torch"))
+    monkeypatch.setattr(boundary, "PATIENCE", (0.0, 3.0))
+    (arm,) = ask()[0].arms
+    assert (arm.speed, arm.results) == (None, None)
+    assert re.search("took longer than|made no step that dynotune can see in", arm.reasons[0]), arm.reasons
 
 
 # Rounds weights in place of torchao; a layer with a number beyond all others loses the rest, as in 8 bits.

@@ -14,6 +14,8 @@ _CONFIGS = {
     "fp8": "Float8DynamicActivationFloat8WeightConfig",
     "fp8-weights": "Float8WeightOnlyConfig",
 }
+# On a GPU, torchao copies 8-bit integer matrices of other sizes to the host and multiplies them there.
+MULTIPLE = 8
 NO_LAYERS = "no module that was called has an nn.Linear"
 TRAINS = "it trains, or runs in training mode with gradients, and torchao's quantization is for inference"
 
@@ -71,7 +73,9 @@ class QuantizeSite(Site):
         own = [
             (layer, layer.weight)
             for name, layer in layers.items()
-            if type(layer.weight) is torch.nn.Parameter and not any(f"{name}.".startswith(f"{k}.") for k in self._keep)
+            if type(layer.weight) is torch.nn.Parameter
+            and not any(f"{name}.".startswith(f"{k}.") for k in self._keep)
+            and (self._kind != "int8" or layer.weight.is_cpu or not any(size % MULTIPLE for size in layer.weight.shape))
         ]
         try:
             with torch.inference_mode(False), torch.no_grad():

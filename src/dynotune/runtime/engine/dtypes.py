@@ -40,12 +40,17 @@ def candidates(model: torch.nn.Module, own: torch.dtype) -> dict[str, Callable[[
 
     def quantized(config: str) -> Made:
         library, copied = import_module("torchao.quantization"), copy.deepcopy(model).eval()
-        library.quantize_(copied, getattr(library, config)())
+        library.quantize_(copied, getattr(library, config)(), filter_fn=lambda layer, _: _can_be_quantized(layer))
         return copied, own
 
     halves = [one for one in (torch.bfloat16, torch.float16) if one != own]
     found: dict[str, Callable[[], Made]] = {name_of(one): partial(tuple, (model, one)) for one in halves}
     return found | {name: partial(quantized, config) for name, config in QUANTIZED.items()}
+
+
+def _can_be_quantized(layer: torch.nn.Module) -> bool:
+    """Tell whether torchao can multiply the layer's matrices in 8 bits; on a GPU it does others on the host."""
+    return isinstance(layer, torch.nn.Linear) and (layer.weight.is_cpu or not any(n % 8 for n in layer.weight.shape))
 
 
 def seconds(engine: Callable[..., Any], cases: Sequence[Inputs]) -> float:

@@ -67,7 +67,8 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=KINDS)
     parser.add_argument("--net", action="append", choices=[*NETS, "unet"], help="all of them without")
     parser.add_argument("--faster", default="precision.autocast=bf16", help="settings that help, one arm")
-    parser.add_argument("--pairs", type=int, default=8, help="of same and faster; aa makes 12")
+    parser.add_argument("--pairs", type=int, default=8, help="of same and faster")
+    parser.add_argument("--aa-pairs", type=int, default=12, help="pairs of each run of aa, a multiple of 4")
     parser.add_argument("--groups", type=int, default=40, help="of pairs of one arm, to be judged by aa")
     parser.add_argument("--warmup", type=int, default=20)
     parser.add_argument("--steps", type=int, default=100)
@@ -169,7 +170,7 @@ def measured(kind: str, run: RunSpec, asked: argparse.Namespace) -> dict[str, An
                 request = CompareRequest(
                     run=replace(run, warmup_steps=asked.warmup, window_steps=asked.steps),
                     candidate=list(map(knobs.parse, words.split())),
-                    max_pairs=12 if kind == "aa" else asked.pairs,
+                    max_pairs=asked.aa_pairs if kind == "aa" else asked.pairs,
                     # Of what does nothing all pairs are made, whatever their noise.
                     margin=0.0 if is_same else 0.01,
                     in_process="never",

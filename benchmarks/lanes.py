@@ -97,7 +97,7 @@ def main() -> None:
             result.setdefault("answers", {})[key] = answer
         print(f"{key}: {answer['wall_s']} s, {answer.get('verdict')} {answer.get('reason', '')}", flush=True)
     with kept.opened(out) as result:
-        result["compared"] = compared(result.get("answers", {}), num)
+        result["compared"] = compared(result.get("answers", {}))
         result["aa"] = judged(result.get("answers", {}), num)
         print_table(result["compared"], result["aa"])
 
@@ -115,12 +115,12 @@ def jobs(asked: argparse.Namespace, num: int) -> list[tuple[str, str, str, int]]
     return [one for one in found if one[1] != "aa" or num > 1]
 
 
-def compared(answers: dict[str, Any], num: int) -> dict[str, Any]:
-    """Return, by kind and net, the share of the time that lanes took, and whether both answers agree."""
+def compared(answers: dict[str, Any]) -> dict[str, Any]:
+    """Return, by kind, net and number of lanes, the share of the time that lanes took, and whether answers agree."""
     rows = {}
     for key, several in answers.items():
-        one = answers.get(key.replace(f"{num} lanes", "1 lanes"))
-        if key.endswith(f", {num} lanes") and num > 1 and one is not None:
+        alone = f"{key.rpartition(', ')[0]}, 1 lanes"
+        if key != alone and (one := answers.get(alone)) is not None:
             rows[key] = {
                 "alone_s": one["wall_s"],
                 "lanes_s": several["wall_s"],

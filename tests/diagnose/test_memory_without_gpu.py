@@ -100,6 +100,28 @@ for _ in range(9):
     optimizer.zero_grad()
 """
 
+BIASES = """
+import contextlib, torch
+from torch.utils._python_dispatch import TorchDispatchMode
+class Sums(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.sum.dim_IntList:
+            assert args[0].shape == (8192, 1000) and args[0].stride() == (1000, 1), args[0].stride()
+            assert args[0].dtype == torch.bfloat16 and list(args[1]) == [0], args
+            sums.append(func)
+        return func(*args, **kwargs or {})
+net, sums = torch.nn.Linear(64, 1000).cuda(), []
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(9):
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        out = net(torch.randn(8192, 64, device="cuda"))
+    with Sums() if step == 0 else contextlib.nullcontext():
+        out.backward(torch.ones_like(out))
+    optimizer.step()
+    optimizer.zero_grad()
+assert len(sums) == 1
+"""
+
 ADVERSARIES = """
 import torch
 from torch import nn
@@ -234,8 +256,11 @@ def test_a_plain_loop_has_its_terms_to_the_byte_and_two_batches_tell_what_fits(r
     batches = [knobs.parse(f"arg.batch={batch}") for batch in (4096, 8192)]
     account = run(LOOP, "{batch}", "2GiB", batches=batches, card="2GiB", asked=[6000])
     weights = 4 * (256 * 4096 + 4096 + 4096 * 10 + 10)
-    held = peak(account)
-    assert held.of("weights") == held.of("gradients") == weights
+    held, steady = peak(account), account.ranks[0].steady
+    assert isinstance(steady, Moment), steady
+    assert held.of("weights") == steady.of("gradients") == weights
+    assert held.of("gradients") == 4 * (4096 * 10 + 10)  # the peak is where the bias of the first layer gets its own
+    assert held.of("temporary") > 4 * 4096 * 128 * 64  # as 64 blocks sum rows of 128 elements
     assert held.of("optimizer") == pytest.approx(2 * weights, abs=64)
     assert held.of("unknown") < MIB
     (activations,) = [term for term in held.terms if term.name == "activations"]
@@ -310,6 +335,12 @@ def test_an_error_of_the_program_is_the_commands_own(run):
 def test_what_is_not_modelled_is_refused(run, line, reason):
     with pytest.raises(CannotRunHere, match=reason):
         run(f"import torch\ntorch.ones(9, device='cuda')\n{line}")
+
+
+def test_the_peak_of_a_backward_pass_has_the_buffer_that_sums_the_gradient_of_a_bias(run):
+    held = peak(run(BIASES))
+    gradients, semaphores = 2 * 1000 * (64 + 1), 4 * 8  # in bfloat16, of weights and bias
+    assert held.of("temporary") == 65_536_000 + semaphores + gradients
 
 
 @pytest.mark.long

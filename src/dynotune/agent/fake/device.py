@@ -13,6 +13,8 @@ from ..core.covers import covers
 from . import autocast, kernels, mode
 from .recorder import Recorder, on_device
 
+_MOST_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536}  # of a multiprocessor; else 2048
+
 
 class Stream:
     """A CUDA stream or event: simulated work is finished at once, so that waiting for it returns at once."""
@@ -41,7 +43,7 @@ def pretend(torch: Any, gpu: dict[str, Any], program: Program) -> None:
     setting = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
     recorder = Recorder(torch, program, kernels.workspace_bytes(setting, capability, version))  # type: ignore[arg-type]
     program.pretended = recorder
-    device = mode.make(torch, recorder)
+    device = mode.make(torch, recorder, gpu["num_multiprocessors"] * _MOST_THREADS.get(tuple(capability), 2048))
     _answer(torch, gpu, recorder)
     _refuse(torch, recorder)
     _move(torch)
@@ -66,7 +68,7 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
     properties = SimpleNamespace(
         name=gpu["name"], major=major, minor=minor, total_memory=total, warp_size=32,
         multi_processor_count=gpu["num_multiprocessors"], is_integrated=0, is_multi_gpu_board=0,
-        max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536,
+        max_threads_per_multi_processor=_MOST_THREADS.get((major, minor), 2048), regs_per_multiprocessor=65536,
         shared_memory_per_block_optin=232448, L2_cache_size=50 << 20, gcnArchName="",
     )  # fmt: skip
     for owner in (cuda, cuda.memory, cuda.random):
@@ -105,8 +107,7 @@ def _answer(torch: Any, gpu: dict[str, Any], recorder: Recorder) -> None:
             "set_device_index": None, "set_device_idx": None, "set_stream": None,
             **{name: answer for name, answer in of_memory.items() if hasattr(torch.accelerator, name)},
         })  # fmt: skip
-    if torch.version.cuda is None:
-        torch.version.cuda = "13.0"
+    torch.version.cuda = torch.version.cuda or "13.0"
     torch.backends.cuda.is_built = torch.backends.cudnn.is_available = lambda: True
 
 
@@ -125,8 +126,7 @@ def _refuse(torch: Any, recorder: Recorder) -> None:
     )
     torch.cuda.memory.change_current_allocator = refusing("it uses an allocator of its own")
     if torch.distributed.is_available():
-        reason = "it is distributed: only programs of one process are modelled"
-        torch.distributed.init_process_group = refusing(reason)
+        torch.distributed.init_process_group = refusing("it is distributed: only programs of one process are modelled")
 
 
 def _move(torch: Any) -> None:

@@ -1,7 +1,8 @@
-"""Add what torch's shape rules do not know about CUDA kernels: the choice of attention, and cuBLAS's workspaces."""
+"""Add what torch's shape rules do not know about CUDA kernels: the choice of attention, workspaces and buffers."""
 
 from __future__ import annotations
 
+import math
 import re
 
 from ..core.annotations import Any
@@ -11,6 +12,9 @@ MULTIPLIES = {"aten::" + name for name in ("mm", "addmm", "bmm", "baddbmm", "add
 """Operators that cuBLAS carries out."""
 CONVOLVES = {"aten::" + name for name in ("convolution", "cudnn_batch_norm", "native_batch_norm")}
 """Operators that cuDNN carries out."""
+_FIELDS = {"amax amin max min any all": 0, "sum nansum mean prod norm linalg_vector_norm": 1, "argmax argmin": 2}
+_FIELDS["var std var_mean std_mean"] = 4  # numbers in a partial result of a reduction; 0: it is like an element
+_REDUCES = {f"aten::{name}": fields for names, fields in _FIELDS.items() for name in names.split()}
 
 
 def workspace_bytes(setting: str, capability: tuple[int, int], version: tuple[int, int]) -> int:
@@ -26,6 +30,47 @@ def workspace_bytes(setting: str, capability: tuple[int, int], version: tuple[in
         return sum(int(kib) * int(number) for kib, number in sizes) << 10
     is_large = capability[0] == 9 or (capability[0] >= 10 and version >= (2, 12))
     return 32 << 20 if is_large else (4096 * 2 + 16 * 8) << 10
+
+
+def buffers(func: Any, args: Any, kwargs: Any, made: list[Any], threads: int) -> tuple[int, ...]:
+    """Return the bytes of the buffers that an operator with the results `made` takes while it runs, in their order."""
+    fields = _REDUCES.get(func._schema.name)
+    if fields is None or not made or not args[0].numel() or args[0].is_complex():
+        return ()
+    of, result, rank = args[0], made[0].dtype, max(1, args[0].dim())
+    number = max(4, result.itemsize) if result.is_floating_point else result.itemsize
+    partial = fields * number or (of.element_size() if len(made) == 1 else 16)  # 16: a value and its index
+    dim = {**dict(zip((one.name for one in func._schema.arguments), args)), **kwargs}.get("dim")
+    dims = {at % rank for at in ([dim] if isinstance(dim, int) else dim or range(rank))}
+    return reduction_bytes(dims, (of.shape, of.stride(), of.storage_offset(), of.element_size()), partial, threads)
+
+
+def reduction_bytes(dims: set[int], layout: tuple[Any, ...], partial: int, threads: int) -> tuple[int, ...]:
+    """Return the bytes of a reduction's two buffers, results and semaphores, if blocks of threads share an output.
+
+    `layout` is the shape, strides, offset and bytes of an element of a tensor that is not empty, `partial` the bytes of
+    a partial result, `threads` how many the GPU runs at a time. Source: torch's `ATen/native/cuda/Reduce.cuh`. Blocks
+    that share an output have as many threads as a block of a reduction can have.
+    """
+    axes: list[list[int]] = []  # size, stride, whether it is reduced; these come first
+    shape, strides, offset, item = layout
+    for at in sorted(range(len(shape)), key=lambda at: (0, strides[at], -at) if at in dims else (1, -at)):
+        if axes and axes[-1][2] == (at in dims) and axes[-1][0] * axes[-1][1] == strides[at]:
+            axes[-1][0] *= shape[at]
+        elif shape[at] != 1:
+            axes.append([shape[at], strides[at], at in dims])
+    while sum((size - 1) * stride for size, stride, _ in axes) * item >= 2**31 - 1:  # a kernel has 32-bit offsets
+        longest = max(axes, key=lambda axis: (axis[0] - 1) * axis[1])
+        longest[0] -= longest[0] // 2
+    inputs, outputs = (math.prod(axis[0] for axis in axes if axis[2] == asked) for asked in (True, False))
+    kept, row, vector = next((axis for axis in axes if not axis[2]), None), 1, 1
+    if inputs > 1 and kept and axes[0][1] >= kept[1]:  # a row of threads has different outputs, else the same output
+        if kept[1] == 1:
+            vector = math.gcd(4, offset, kept[0], *(axis[1] for axis in axes if axis is not kept))
+        row = vector * min(32, 1 << (outputs // vector).bit_length() - 1)
+    each, blocks, wanted = -(-inputs * row // 512), -(-outputs // row), threads * vector // 512
+    shares = max(min(-(-wanted // blocks), -(-each // 16)), -(-each // 256))
+    return (partial * outputs * shares * row, 4 * blocks) if each >= 256 and blocks <= wanted and shares > 1 else ()
 
 
 def attention(torch: Any, original: Any) -> Any:

@@ -26,8 +26,8 @@ class Refused(RuntimeError):
     """Error: a result would depend on values that only a real device would compute."""
 
 
-def make(torch: Any, recorder: Recorder) -> Any:
-    """Make the dispatch mode, for the caller to enter; it records allocations in `recorder`."""
+def make(torch: Any, recorder: Recorder, threads: int) -> Any:
+    """Make the dispatch mode of a GPU that runs so many threads at a time; it records allocations in `recorder`."""
     from torch._subclasses import fake_tensor
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_map_only
@@ -119,21 +119,22 @@ def make(torch: Any, recorder: Recorder) -> Any:
                 if are_known and all(tensor.numel() <= MOST_KNOWN for tensor in values.tensors(out)):
                     found = values.computed(func, args, kwargs)
             values.keep(func, args, targets, out, found)
-            return self._noted(func._schema.name, out, from_device) if from_device or here else out
+            return self._noted(func, args, kwargs, out, from_device) if from_device or here else out
 
         def _with_shape(self, value: Any) -> Any:
             with fakes:
                 return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=cuda)
 
-        def _noted(self, name: str, out: Any, from_device: bool) -> Any:
+        def _noted(self, func: Any, args: Any, kwargs: Any, out: Any, from_device: bool) -> Any:
             """Note new allocations, and return a tensor that went to the host as a real tensor."""
+            name, made = func._schema.name, [tensor for tensor in values.tensors(out) if on_device(tensor)]
             if name in kernels.MULTIPLIES:
                 recorder.multiplies()
             elif name in kernels.CONVOLVES:
                 recorder.facts["convolves"] = True
-            for tensor in values.tensors(out):
-                if on_device(tensor):
-                    recorder.born(tensor)
+            for tensor in made:
+                recorder.born(tensor)
+            recorder.lends(kernels.buffers(func, args, kwargs, made, threads))
             if from_device and isinstance(out, fake_class) and out.fake_device.type == "cpu":
                 return values.on_host(out)
             return out

@@ -74,6 +74,11 @@ class Recorder:
         if handle not in self._workspaces:
             self._workspaces[handle] = self._allocated(self._workspace_bytes)
 
+    def lends(self, sizes: tuple[int, ...]) -> None:
+        """Note the buffers that an operator takes after its results, and returns when it ends."""
+        for address in reversed([self._allocated(size) for size in sizes]):
+            self._released(address)
+
     def empties_cache(self, *_: Any) -> None:
         with self._lock:
             self._trace.append({"action": "segment_free"})
@@ -130,12 +135,11 @@ class Recorder:
         self.is_recording = enabled is not None
 
     def stats(self, *_: Any, **__: Any) -> dict[str, int]:
-        held = self.live_bytes
         return {
             "active.all.allocated": self._num_released + len(self._live),
             "active.all.freed": self._num_released,
-            "allocated_bytes.all.current": held,
-            "reserved_bytes.all.current": held,
+            "allocated_bytes.all.current": self.live_bytes,
+            "reserved_bytes.all.current": self.live_bytes,
             "num_alloc_retries": 0,
         }
 

@@ -74,6 +74,15 @@ def test_layers_that_torchao_would_multiply_on_the_host_keep_their_weights(child
     assert done.readback["precision.quantize"]["detail"] == f"{kinds.count('Rounded')} of 2 nn.Linear"
 
 
+def test_a_weight_that_torchao_puts_back_as_it_was_does_not_count(child):
+    """It does so with floating-point layers whose sizes its kernel cannot take."""
+    same = MADE_UP.replace("Rounded((layer.weight * 100).round() / 100)", "torch.nn.Parameter(layer.weight.detach())")
+    done = child(same + NET + "with torch.no_grad():\n    net(x)", INT8)
+    answer = done.readback["precision.quantize"]
+    assert answer["ok"] is False
+    assert "torchao quantizes 0 of 2 nn.Linear" in str(answer)
+
+
 def test_a_module_to_be_kept_that_is_not_there_is_named(child):
     done = child(MADE_UP + NET + "net(x)\nout['kinds'] = kinds()", INT8, "precision.quantize_keep=tail")
     assert done.out["kinds"] == ["Parameter", "Parameter"]

@@ -83,11 +83,15 @@ class QuantizeSite(Site):
         except BaseException:
             exchange(own)
             raise
-        pairs = [(layer, weight) for layer, weight in own if layer.weight is not weight]
+        pairs = [(layer, weight) for layer, weight in own if not self._has_kept(layer, weight)]
         self._counts.append("%d of %d nn.Linear" % (len(pairs), len(layers)))
         if not pairs:
             raise RuntimeError("torchao quantizes %s" % self._counts[-1])
         return pairs
+
+    def _has_kept(self, layer: Any, weight: Any) -> bool:
+        """Tell whether the layer has its weight still; torchao may put it into a new Parameter."""
+        return type(layer.weight) is self.torch.nn.Parameter and layer.weight.data_ptr() == weight.data_ptr()
 
     def _trains(self, module: Any) -> bool:
         return bool(module.training and self.torch.is_grad_enabled())

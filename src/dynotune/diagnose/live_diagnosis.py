@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dynotune import probe
-from dynotune.diagnose.attributed import attributed
+from dynotune.diagnose.attribute import attributed
 from dynotune.diagnose.forecast import forecast_loader
 from dynotune.diagnose.memory_runs import recorded_memory
 from dynotune.diagnose.observe import PlainWindow, exact_window

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from dynotune.report.diagnosis import cost, jitter_in_words
+from dynotune.report.diagnosis import NAMES, bound_in_words, cost, jitter_in_words
 from dynotune.report.page import plots, tables
 from dynotune.report.study.commands import again
 from dynotune.report.study.header import Headline, arrow, machine
 from dynotune.report.terminal import arms, objective, warnings
 from dynotune.report.trace_parts import place, prose
-from dynotune.report.upper_bounds import NAMES, bound_in_words
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from dynotune.report.bars import Bar, Part
 from dynotune.report.layout import table
-from dynotune.schema.kernel_name import short_kernel_name
 from dynotune.schema.trace_summary import Place, TraceSummary
 from dynotune.text import words
+from dynotune.text.words import short_kernel_name
 
 LONGEST_PATH = 48
 FUNCTION = re.compile(r"(.*?)(?:\((\d+)\)|(?<=\.py)): (.*)", flags=re.DOTALL)

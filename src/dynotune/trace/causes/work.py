@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.schema.kernel_name import short_kernel_name
 from dynotune.schema.trace_summary import Copies, KernelClass, Place
+from dynotune.text.words import short_kernel_name
 from dynotune.trace.facts import intervals
 from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.device_time import work_sets

@@ -37,10 +37,9 @@ from dynotune.recipes import checking
 from dynotune.schema import document
 from dynotune.schema import recipe as recipes
 from dynotune.schema.cache_pack import Conditions
-from dynotune.schema.diagnosis import Examination, Finding
+from dynotune.schema.diagnosis import Examination, Finding, MemoryAccount
 from dynotune.schema.errors import from_elsewhere
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.recipe import Header, Proof, Recipe
 from dynotune.schema.startup import PHASES, Block, Ratio, Start, Startup
 from dynotune.schema.task import SwitchArms, TaskFile, TimeWindow

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Copies, KernelClass, Place
+from dynotune.text import words
 from dynotune.trace.facts import intervals
 from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.device_time import work_sets
@@ -24,7 +25,6 @@ from dynotune.trace.facts.rank_facts import (
     percent,
     time_per_step,
 )
-from dynotune.text import words
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, told_by_name
 
 POINTWISE_SHARE = 0.2

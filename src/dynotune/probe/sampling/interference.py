@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dynotune.probe.sampling.counter_deltas import Window, covers
+from dynotune.probe.sampling.window import Window, covers
 from dynotune.probe.sources import counters
 from dynotune.probe.sources.clock_reasons import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SYNC_BOOST
 from dynotune.probe.sources.counters import TICK_S

@@ -51,7 +51,7 @@ from hardware import RESULTS, describe, without_places
 from public_programs import public
 from tuning_programs import folder_of
 
-from dynotune.diagnose.attributed import attributed
+from dynotune.diagnose.attribute import attributed
 from dynotune.diagnose.conclusions import conclude
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown

@@ -39,9 +39,9 @@ import msgspec
 from hardware import RESULTS, describe
 
 from dynotune import probe
+from dynotune.schema.diagnosis import MemoryAccount
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Moment
-from dynotune.schema.memory_account import MemoryAccount
 
 PROGRAM = Path(__file__).parent / "programs" / "memory_point.py"
 POLL_S = 0.02

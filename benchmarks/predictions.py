@@ -36,7 +36,7 @@ from hardware import RESULTS, without_places
 from rich.console import Console
 
 from dynotune import knobs
-from dynotune.diagnose.attributed import attributed
+from dynotune.diagnose.attribute import attributed
 from dynotune.diagnose.conclusions import conclude
 from dynotune.measure.live.switching import switch_arms
 from dynotune.report.terminal import Progress

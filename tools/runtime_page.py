@@ -25,7 +25,7 @@ MODULES = {
         "errors",
     ),
     "dynotune.runtime.data": ("data/cache", "data/decoding", "data/lengths", "data/packing"),
-    "dynotune.runtime.vision": ("vision/detector", "vision/detections", "vision/serve"),
+    "dynotune.runtime.vision": ("vision/detector", "vision/stages", "vision/serve"),
     "dynotune.runtime.train": ("train",),
     "dynotune.runtime.letterbox": ("vision/letterbox",),
     "dynotune.runtime.nms": ("vision/nms",),

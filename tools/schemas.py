@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from dynotune.schema.comparison import Comparison
-from dynotune.schema.diagnosis import Diagnosis, Examination
-from dynotune.schema.memory_account import MemoryAccount
+from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
 from dynotune.schema.precision import Precision
 from dynotune.schema.startup import Startup
 from dynotune.schema.study import Study

@@ -31,16 +31,15 @@ from dynotune.launch.records.batch_costs import with_loading
 from dynotune.launch.records.process_state import failed_parts, state_of_process
 from dynotune.launch.records.record import Records, read_back, summarise
 from dynotune.measure.checks import guard
-from dynotune.measure.startup import phases
+from dynotune.measure.startup import start_run
 from dynotune.probe.sources.samples import Sample, SamplesFile, read_samples
 from dynotune.recipes import checking
 from dynotune.schema import document
 from dynotune.schema import recipe as recipes
 from dynotune.schema.cache_pack import Conditions
-from dynotune.schema.diagnosis import Examination, Finding
+from dynotune.schema.diagnosis import Examination, Finding, MemoryAccount
 from dynotune.schema.errors import from_elsewhere
 from dynotune.schema.facts import Unknown
-from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.recipe import Header, Proof, Recipe
 from dynotune.schema.startup import PHASES, Block, Ratio, Start, Startup
 from dynotune.schema.task import SwitchArms, TaskFile, TimeWindow
@@ -332,9 +331,9 @@ def _read_record(path: Path) -> None:
     document.encode(processes)
     for record in records:
         failed_parts(record)
-        phases.phases(record, 1.0, 13.0)
-        phases.imports(record)
-        phases.compiled(record)
+        start_run.phases(record, 1.0, 13.0)
+        start_run.imports(record)
+        start_run.compiled(record)
         state = state_of_process(record, 1.0)
         loaders = [] if isinstance(state.loaders, Unknown) else state.loaders
         document.encode([state, with_loading(loaders, record.pid, records, 11.0, 13.0)])

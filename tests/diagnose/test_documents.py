@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dynotune.diagnose.attribute import attribute
-from dynotune.diagnose.attributed import attributed, uses_device
+from dynotune.diagnose.attribute import attribute, attributed, uses_device
 from dynotune.diagnose.conclusions import conclude
 from dynotune.diagnose.live_diagnosis import refuse_torch, replayed
 from dynotune.schema import document

@@ -10,11 +10,11 @@ import pytest
 from dynotune import knobs
 from dynotune.diagnose import live_shapes, plan_engine
 from dynotune.schema import document
+from dynotune.schema.diagnosis import MemoryAccount
 from dynotune.schema.engine_plan import Calls, EnginePlan, ShapeHistogram
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Moment, RankMemory, Term
-from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.precision import Precision, PrecisionArm
 from dynotune.schema.study import Guarded
 

@@ -8,9 +8,9 @@ import pytest
 from dynotune import knobs, probe
 from dynotune.diagnose import live_memory
 from dynotune.schema import document
+from dynotune.schema.diagnosis import MemoryAccount
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Moment
-from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.run import RunSpec
 
 from ..search.simulated import Silent

@@ -10,7 +10,7 @@ import pytest
 
 from dynotune import knobs
 from dynotune.diagnose.live_diagnosis import LiveDiagnosis
-from dynotune.diagnose.observe import PlainWindow, exact_window
+from dynotune.diagnose.window import PlainWindow, exact_window
 from dynotune.measure.live import pilot, placement
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError

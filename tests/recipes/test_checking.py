@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dynotune.recipes import checking, writing
-from dynotune.recipes.verify import judge_recipe
+from dynotune.recipes.checking import judge_recipe
 from dynotune.schema import recipe as recipes
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import UsageError

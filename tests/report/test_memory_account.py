@@ -10,10 +10,9 @@ from rich.console import Console
 
 from dynotune import memory
 from dynotune.report import memory_report
-from dynotune.schema.diagnosis import Finding
+from dynotune.schema.diagnosis import Finding, MemoryAccount
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Moment, RankMemory, Term
-from dynotune.schema.memory_account import MemoryAccount
 
 GIB = 1 << 30
 

@@ -18,7 +18,7 @@ from dynotune.schema.recipe import Header, Recipe
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import BaseRecipe, Candidate, Guarded, Study
-from dynotune.search import failures, guarding, real_bench, within_run
+from dynotune.search import failures, real_bench, within_run
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.real_bench import RealBench
 from dynotune.search.study_window import study_window
@@ -469,7 +469,7 @@ def guard(monkeypatch, runs):
 
     def baseline(_):
         fake.num_baselines += 1
-        return guarding.guard.Own(first=[])
+        return within_run.guard.Own(first=[])
 
     def compare(_, settings, own, name):
         fake.asked.append(arm(settings).key)
@@ -478,8 +478,8 @@ def guard(monkeypatch, runs):
             raise answer
         return answer
 
-    monkeypatch.setattr(guarding.guard.Guard, "baseline", baseline)
-    monkeypatch.setattr(guarding.guard.Guard, "compare", compare)
+    monkeypatch.setattr(within_run.guard.Guard, "baseline", baseline)
+    monkeypatch.setattr(within_run.guard.Guard, "compare", compare)
     return fake
 
 

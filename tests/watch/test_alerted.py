@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from dynotune.schema.watch import Alert, View
-from dynotune.watch.alerted import MOST_DETAILS, Commands
-from dynotune.watch.watcher import Watcher
+from dynotune.watch.watcher import MOST_DETAILS, Commands, Watcher
 
 SECRET = "hf_" + "abcdefghijklmnopqrstuvwxyz012345"
 

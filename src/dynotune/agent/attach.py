@@ -19,7 +19,7 @@ from .core.errors import ErrorLog, guarded
 from .core.hooks import AfterImport
 from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
-from .facts import stacks
+from .facts import threads
 from .steps import event_hooks, marker
 from .steps.outermost_modules import OutermostModules
 from .steps.steps import Steps
@@ -242,7 +242,7 @@ class Agent:
                 "begin_s": begin_s,
                 "num_steps": self._steps.num_steps,
                 "num_superseded": num_superseded,
-                "stacks_by": self._guard("stacks", stacks.listen, self._program.folder) if self._is_watched else None,
+                "stacks_by": self._guard("stacks", threads.listen, self._program.folder) if self._is_watched else None,
                 **self._program.ranks(),
             }
         )

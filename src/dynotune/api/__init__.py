@@ -47,8 +47,7 @@ from dynotune.schema.run import Caches, Objective, Phase, RunSpec
 if TYPE_CHECKING:
     from dynotune.measure.live import Watcher
     from dynotune.schema.comparison import Comparison, InProcess
-    from dynotune.schema.diagnosis import Diagnosis, Examination
-    from dynotune.schema.memory_account import MemoryAccount
+    from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
     from dynotune.schema.setting import Setting
     from dynotune.schema.study import Study
     from dynotune.schema.trace_summary import TraceSummary

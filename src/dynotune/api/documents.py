@@ -17,8 +17,7 @@ from dynotune.schema.errors import UsageError, from_elsewhere, may_fail
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dynotune.schema.diagnosis import Examination
-    from dynotune.schema.memory_account import MemoryAccount
+    from dynotune.schema.diagnosis import Examination, MemoryAccount
     from dynotune.schema.trace_summary import TraceDifference, TraceSummary
     from dynotune.trace import Timeline
 
@@ -53,7 +52,7 @@ def read_traces(
 def read_snapshot(file: str | os.PathLike[str], *, max_bytes: int = MAX_SNAPSHOT_BYTES) -> MemoryAccount:
     """Report where memory goes in a snapshot of torch's allocator. UsageError, RecordError if it is no snapshot."""
     from dynotune import memory
-    from dynotune.schema.memory_account import MemoryAccount
+    from dynotune.schema.diagnosis import MemoryAccount
     from dynotune.trace import as_text, files_of, is_snapshot
     from dynotune.trace.snapshot import load_snapshot
 
@@ -162,8 +161,7 @@ def _kinds() -> dict[str, tuple[type[msgspec.Struct], Callable[[Any], Renderable
     from dynotune.report.study import study_report
     from dynotune.report.trace import difference_report, trace_report
     from dynotune.schema.comparison import Comparison
-    from dynotune.schema.diagnosis import Diagnosis, Examination
-    from dynotune.schema.memory_account import MemoryAccount
+    from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
     from dynotune.schema.startup import Startup
     from dynotune.schema.study import Study
     from dynotune.schema.trace_summary import TraceDifference, TraceSummary

@@ -5,7 +5,7 @@ and the trace gives the time that the device spends on each kind of work. The re
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -13,9 +13,11 @@ import msgspec
 
 from dynotune.schema.attribution import Attribution, LostTime, Shares
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Timing
+from dynotune.schema.observation import ProcessState, Timing
 from dynotune.schema.trace_summary import Cause, Copies, DeviceTime, HostTime, TraceSummary
 from dynotune.text import words
+from dynotune.trace import Timeline, summarise
+from dynotune.trace.what_if import predictions, retimed, savings
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -337,3 +339,55 @@ def _notes(timing: Timing, seen: Parts, plain: Parts, slowed: float, *, has_devi
     if plain.unseen > NOTED_SHORTER * timing.step_s and (has_device or not found):
         found.append(longer)
     return found
+
+
+def attributed(
+    processes: Sequence[ProcessState], trace: TraceSummary | Unknown, timelines: Sequence[Timeline] = ()
+) -> Attribution | Unknown:
+    """Return the parts of a step of the first rank.
+
+    Args:
+        timelines: the timelines that `trace` summarises; each is rescaled to the plain step as a whole.
+    """
+    if not processes:
+        return Unknown("no process of the command made steps")
+    timing = processes[0].timing
+    if isinstance(timing, Unknown):
+        return timing
+    if isinstance(trace, Unknown):
+        return Unknown(f"nothing was recorded: {trace.reason.rstrip('.')}")
+    slowed, without, predicted = None, {}, {}
+    if timelines and trace.window_s and trace.num_steps:
+        slowed = trace.window_s / trace.num_steps / timing.step_s
+        brought = [retimed(timeline, timing.step_s, timing.wait_s) for timeline in timelines]
+        alone, of_job = summarise([timeline for timeline, _ in brought]), trace
+        # Each rank was rescaled by itself; only the comparison of all ranks shows which rank waits for which.
+        both = [row for one in (of_job, alone) for row in one.causes if (row.id == IMBALANCE) is (one is of_job)]
+        trace = msgspec.structs.replace(alone, causes=both)
+        without = savings(timelines[0], timing.wait_s, brought[0][1])
+        predicted = predictions(timelines[0], timing.wait_s, brought[0][1])
+    found = attribute(
+        timing,
+        trace,
+        uses_device=uses_device(processes),
+        slowed=slowed,
+        garbage_s=_garbage_s(processes[0]),
+        without=without,
+    )
+    return found if isinstance(found, Unknown) else msgspec.structs.replace(found, predicted=predicted)
+
+
+def _garbage_s(process: ProcessState) -> float:
+    """Return the seconds of a plain step that garbage collection takes; 0 if collections were not counted."""
+    found, timing = process.collections, process.timing
+    if isinstance(found, Unknown) or isinstance(timing, Unknown):
+        return 0.0
+    return found.total_s / timing.num_steps
+
+
+def uses_device(processes: Sequence[ProcessState]) -> bool:
+    """Tell whether any process has a model on a CUDA device or used CUDA's allocator."""
+    on_device = any(
+        name.startswith("cuda") for process in processes for model in process.models for name in model.devices
+    )
+    return on_device or any(row.peak_allocated_bytes > 0 for process in processes for row in process.allocators)

@@ -10,11 +10,11 @@ from dynotune.launch import new_run_folder
 from dynotune.measure.checks import NO_WORSE, check_onnx
 from dynotune.measure.live import Watcher, facts_of, machine_lock, refuse_rejected, run_settings
 from dynotune.schema import atomic, document
+from dynotune.schema.diagnosis import MemoryAccount
 from dynotune.schema.engine_plan import EnginePlan, ShapeHistogram
 from dynotune.schema.errors import CannotRunHere, from_elsewhere, may_fail
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import RankMemory
-from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.precision import Precision
 from dynotune.schema.run import RunSpec
 from dynotune.schema.task import RecordShapes

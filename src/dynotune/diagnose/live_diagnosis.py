@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from dynotune import probe
-from dynotune.diagnose.attributed import attributed
+from dynotune.diagnose.attribute import attributed
 from dynotune.diagnose.forecast import forecast_loader
 from dynotune.diagnose.memory_runs import recorded_memory
-from dynotune.diagnose.observe import PlainWindow, exact_window
 from dynotune.diagnose.profiled import profiled
 from dynotune.diagnose.upper_bounds import find_upper_bounds
+from dynotune.diagnose.window import PlainWindow, exact_window
 from dynotune.measure.live import TaskRunner, Watcher, checked_facts, machine_lock
 from dynotune.schema import document
 from dynotune.schema.attribution import Attribution

@@ -16,10 +16,10 @@ from dynotune.doctor import ObservationView, examine
 from dynotune.launch.records import Record
 from dynotune.measure.live import TaskRunner, Watcher, facts_of, machine_lock, refuse_failed, refuse_rejected
 from dynotune.schema import document
+from dynotune.schema.diagnosis import MemoryAccount
 from dynotune.schema.errors import CannotRunHere, from_elsewhere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, DeviceOwners, Moment, Owners, RankMemory
-from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.observation import Observation
 from dynotune.schema.run import PretendedGpu, RunSpec
 from dynotune.schema.setting import Setting

@@ -1,4 +1,5 @@
-"""Choose optimisation profiles for recorded shapes: few profiles that waste little memory and cover all calls.
+"""Choose optimisation profiles for recorded shapes: few profiles that waste little memory and cover all calls. Write
+the script that builds the engine.
 
 TensorRT chooses kernels for a profile's `opt` and plans the memory of a context for its `max`, so the cost of a profile
 is the part of `max` that its calls leave unused. Source: `ExecutionContextAllocationStrategy` in
@@ -9,8 +10,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from importlib.resources import files
 from pathlib import Path
 
+import jinja2
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +21,8 @@ import numpy.typing as npt
 from dynotune.schema import document
 from dynotune.schema.engine_plan import Calls, EnginePlan, Profile, ShapeHistogram, Shapes
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
+from dynotune.schema.facts import Unknown
+from dynotune.text import words
 
 MOST_PROFILES = 8
 """TensorRT tunes each profile separately, and the engine contains the kernels of each."""
@@ -207,3 +212,52 @@ def _calls(given: str) -> list[Calls]:
     if not all(name and re.fullmatch(r"(\d{1,9}(x\d{1,9})*)?", sizes) for name, _, sizes in parts):
         raise UsageError(f"{given!r} names no shapes that an engine takes.", hint="For example: x:1x3x640x640")
     return [Calls(1, {name: [int(one) for one in sizes.split("x") if one] for name, _, sizes in parts})]
+
+
+def build_script(plan: EnginePlan, *, is_dynamic: bool, model: str = "model.onnx") -> str:
+    """Return the bash script that builds an engine by a plan, compares it with ONNX Runtime and times it.
+
+    Options are those of trtexec in TensorRT 11.1 (`help` in
+    https://github.com/NVIDIA/TensorRT/blob/v11.1/samples/common/sampleOptions.cpp; networks are strongly typed there,
+    and `--stronglyTyped` does nothing), of `polygraphy run --help` in Polygraphy 0.53.6, and of `Input` in
+    torch_tensorrt 2.14 (https://github.com/pytorch/TensorRT/blob/main/py/torch_tensorrt/_Input.py).
+
+    `is_dynamic`: the model's sizes vary; a model of fixed sizes takes no shape options.
+    """
+
+    def inputs(name: str) -> str:
+        rows = [{f"{at}_shape": tuple(getattr(one, at)[name]) for at in ("min", "opt", "max")} for one in plan.profiles]
+        shape = f"profiles={rows}" if rows[1:] else ", ".join(f"{key}={value}" for key, value in rows[0].items())
+        return shape + f", dtype=torch.{plan.histogram.dtypes.get(name)}" * (name in plan.histogram.dtypes)
+
+    made = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, finalize=_on_one_line)
+    made.filters |= {"repr": repr, "trtexec": _trtexec, "polygraphy": _polygraphy, "files": _files, "fit": holds}
+    template = made.from_string(files("dynotune.engines").joinpath("build.sh.jinja").read_text(encoding="utf-8"))
+    return template.render(
+        plan=plan,
+        model=words.command([model]),
+        num_calls=sum(call.num for call in plan.histogram.calls),
+        inputs=inputs,
+        dynamic=is_dynamic,
+        workspace_mib=0 if isinstance(plan.workspace_bytes, Unknown) else max(1, plan.workspace_bytes >> 20),
+        decibels=round(-20 * math.log10(plan.most_error)),
+    )
+
+
+def _on_one_line(value: object) -> object:
+    """Escape line breaks and control characters, so that no name ends a comment or hides in the terminal."""
+    return words.plain(value, longest=100_000) if isinstance(value, str) else value
+
+
+def _trtexec(shapes: Shapes) -> str:
+    """Write shapes as `x:1x3x224x224,y:scalar`: the last colon separates a name from its sizes."""
+    sized = (f"{name}:{'x'.join(map(str, sizes)) or 'scalar'}" for name, sizes in shapes.items())
+    return words.command([",".join(sized)])
+
+
+def _polygraphy(shapes: Shapes) -> str:
+    return words.command([f"{name}:[{','.join(map(str, sizes))}]" for name, sizes in shapes.items()])
+
+
+def _files(of: dict[str, str]) -> str:
+    return words.command([",".join(f"{name}:{file}" for name, file in of.items())])

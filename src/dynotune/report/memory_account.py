@@ -9,9 +9,9 @@ from dynotune.report.bars import Bar, Part
 from dynotune.report.findings import finding_lines
 from dynotune.report.layout import fields, spaced
 from dynotune.report.trace_parts import place, prose, rows_of, title
+from dynotune.schema.diagnosis import MemoryAccount
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Moment, RankMemory, Term, TermName
-from dynotune.schema.memory_account import MemoryAccount
 from dynotune.schema.trace_summary import Place
 from dynotune.text import words
 

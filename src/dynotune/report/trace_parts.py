@@ -14,7 +14,6 @@ from rich.text import Text
 
 from dynotune.report.bars import Bar, Part
 from dynotune.report.layout import table
-from dynotune.schema.kernel_name import short_kernel_name
 from dynotune.schema.trace_summary import Place, TraceSummary
 from dynotune.text import words
 
@@ -125,7 +124,7 @@ def place(where: Place) -> Text:
 
 def short_kernel(name: str) -> Text:
     """Return a kernel's name, shortened by `short_kernel_name`, on one line."""
-    return Text(words.plain(short_kernel_name(name)), style="dim", no_wrap=True, overflow="ellipsis")
+    return Text(words.plain(words.short_kernel_name(name)), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def title(text: str, detail: str = "") -> Text:

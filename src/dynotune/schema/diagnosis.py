@@ -7,6 +7,7 @@ import msgspec
 from dynotune.schema.attribution import Predicted, Shares
 from dynotune.schema.claims import Claim
 from dynotune.schema.facts import Facts, Unknown, Value
+from dynotune.schema.memory import Capacity, RankMemory
 from dynotune.schema.observation import Timing
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
@@ -125,4 +126,17 @@ class Examination(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
     differences: list[Difference] | None = None
     claims: list[Claim] = []
+    notes: list[str] = []
+
+
+class MemoryAccount(msgspec.Struct, frozen=True, kw_only=True):
+    """Account of a command's memory: terms, batches that fit, possible savings. `ranks`: ranks of the first run."""
+
+    schema: str = "dynotune.memory/1"
+    command: list[str] = []
+    file: str = ""
+    pretended: str = ""
+    ranks: list[RankMemory]
+    capacity: Capacity | Unknown = Unknown("it takes two batches: --values arg.batch=8,16")
+    findings: list[Finding] = []
     notes: list[str] = []

@@ -1,5 +1,6 @@
 """Format numbers and verdicts as text for people. None is written as unknown, never as zero."""
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 
@@ -21,6 +22,10 @@ _USED: dict[Objective, str] = {"memory": "memory", "energy": "energy"}
 _IN_WHAT: dict[Objective, str] = {"latency-p99": " at the 99th percentile", "time-to-first-step": " to its first step"}
 # From this fraction on, a number with three digits rounds up to one of the next unit.
 ROUNDS_UP = 0.9995
+
+# Patterns for template arguments, of torch's and NVIDIA's kernels, that name the operation; and for their wrappers.
+_TELLING = re.compile(r"\b(?:cutlass_\w+\b(?!::)|\w+_kernel_cuda|CUDAFunctor_\w+|\w*[Ff]unctor|\w+Ops)\b")
+_WRAPPERS = ("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "UnaryFunctor")
 
 
 def verdict(comparison: Comparison) -> str:
@@ -286,3 +291,27 @@ def _more(ratio: float) -> str:
 
 def _ratio(ratio: float) -> str:
     return times(ratio) if ratio >= LARGE_RATIO else f"{(ratio - 1) * 100:.2g}%"
+
+
+def short_kernel_name(name: str) -> str:
+    """Shorten a kernel's name: no return type, parameters or namespaces, and only distinctive template arguments.
+
+    >>> short_kernel_name("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)")
+    'vectorized_elementwise_kernel<FillFunctor>'
+    """
+    depth, kept = 0, []
+    name = name[:2000]
+    for character in name.replace("(anonymous namespace)::", ""):
+        if character in "<(":
+            depth += 1
+        elif character in ">)":
+            depth = max(0, depth - 1)
+        elif not depth:
+            kept.append(character)
+    bare = "".join(kept).strip().removeprefix("void ").rpartition("::")[2].strip()
+    tells = next((found for found in _TELLING.findall(name) if found not in (*_WRAPPERS, bare)), "")
+    if tells.startswith("cutlass_"):
+        bare = tells
+    elif tells:
+        bare = f"{bare}<{tells}>"
+    return bare or name

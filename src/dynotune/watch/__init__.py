@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
-    from dynotune.watch.alerted import Commands
     from dynotune.watch.server import Server
     from dynotune.watch.terminal import Lines, Screen
-    from dynotune.watch.watcher import Watcher
+    from dynotune.watch.watcher import Commands, Watcher
 
 __all__ = ["Commands", "Lines", "Screen", "Server", "Watcher"]
 
-_HOMES = {"alerted": "Commands", "terminal": "Lines Screen", "server": "Server", "watcher": "Watcher"}
+_HOMES = {"terminal": "Lines Screen", "server": "Server", "watcher": "Commands Watcher"}
 
 __getattr__ = lazy_face(__name__, _HOMES)

@@ -15,7 +15,7 @@ from dynotune.schema import redaction
 from dynotune.schema.watch import View
 from dynotune.text import words
 from dynotune.watch import columns
-from dynotune.watch.alerted import Begun
+from dynotune.watch.watcher import Begun
 
 LINE_EVERY_S = 5.0
 MOST_ROWS, GAP = 12, 2

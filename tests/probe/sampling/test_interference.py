@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.probe import judge
-from dynotune.probe.sampling.counter_deltas import Window, growth
+from dynotune.probe.sampling.window import Window, growth
 from dynotune.probe.sources.samples import ByName, Cores, Gpu, GpuProcess, Quota, Sample, Tree
 from dynotune.schema.facts import Missing, Unknown
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dynotune.probe.sampling import neighbours as module
-from dynotune.probe.sampling.neighbours import neighbours
+from dynotune.probe.sampling import interference as module
+from dynotune.probe.sampling.interference import neighbours
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

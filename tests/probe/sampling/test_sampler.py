@@ -11,7 +11,7 @@ import pytest
 
 from dynotune.probe import Sampler, descendants, host, judge, read_samples
 from dynotune.probe.sampling import sampler as sampling
-from dynotune.probe.sampling.counter_deltas import Window
+from dynotune.probe.sampling.window import Window
 from dynotune.probe.sources import counters
 from dynotune.probe.sources.samples import SCHEMA, SamplesFile
 from dynotune.schema.errors import RecordError

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from dynotune.runtime.transfer.workers import Workers
+from dynotune.runtime.transfer.host_threads import Workers
 
 
 def done_by(workers, job):

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dynotune.schema.errors import UsageError
-from dynotune.trace.readers.chunks import chunks, default_limit
-from dynotune.trace.readers.json_slices import Slices
+from dynotune.trace.readers.json_slices import Slices, chunks, default_limit
 
 LIST = msgspec.json.Decoder(list[dict[str, Any]])
 REUSED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dynotune import memory
 from dynotune.schema import document
+from dynotune.schema.diagnosis import MemoryAccount
 from dynotune.schema.errors import UsageError
-from dynotune.schema.memory_account import MemoryAccount
 from dynotune.trace.snapshot import reading
 
 from ..snapshot_made import SEGMENT, SnapshotMade, stack

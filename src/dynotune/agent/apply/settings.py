@@ -11,14 +11,13 @@ from ..core.annotations import AfterImport, Answer, Any, Args, Callable, Event, 
 from .batches import BatchesSite
 from .compile import CompileSite
 from .decode import DecodeSite
-from .distributed import DistributedSite
+from .distributed import DistributedSite, ShardedSite
 from .environment import AllocatorSite, EnvironmentSite, PreloadSite
 from .globals import GlobalSite
 from .loader import LoaderSite
 from .module import AutocastSite, ChannelsLastSite
 from .optimizer import OptimizerSite
 from .quantize import QuantizeSite
-from .sharded import ShardedSite
 from .site import Site, answer, call_inside, chosen
 from .transfer import TransferSite
 from .worker_threads import WorkerThreadsSite

@@ -14,9 +14,9 @@ from ..core.annotations import Any, Callable, Key, Log
 from ..core.covers import covers, uncover
 from ..core.tensors import class_name
 from . import live as state_torch
-from .calls import Calls
 from .compile import Compilations
 from .lines import Lines
+from .live import Calls
 from .loaders import Loaders
 from .memory import Garbage, Memory, graphs, num_nodes
 from .models import Models

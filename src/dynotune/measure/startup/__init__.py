@@ -1,6 +1,6 @@
 """Time starts of the command, with caches cold, warm and off.
 
-`starting` times and resumes blocks of starts. `start_run` makes one start, `phases` splits a start into phases.
+`starting` times and resumes blocks of starts. `start_run` makes one start and splits the start into phases.
 `conclusions` gathers the facts for the rules on starts and applies the rules. `warming` fills the caches once.
 
 `launch.caches` knows where caches lie and what they contain.

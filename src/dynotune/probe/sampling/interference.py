@@ -1,12 +1,17 @@
 """Decide from samples whether something outside the measured process tree disturbed a window."""
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from dynotune.probe.sampling.counter_deltas import Window, covers
+from dynotune.probe.sampling.window import Window, covers
+from dynotune.probe.sources import counters
 from dynotune.probe.sources.clock_reasons import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SYNC_BOOST
 from dynotune.probe.sources.counters import TICK_S
 from dynotune.probe.sources.samples import Cores, Gpu, GpuProcess, Quota, Sample
@@ -54,6 +59,8 @@ CLOCK_CAUSES: dict[str, Callable[[int], bool]] = {
 """Clock event reasons from outside the program. Power caps and heat result from the program's own work."""
 
 MPS_SERVER = "nvidia-cuda-mps-server"
+
+LOOK_S = 0.3
 
 
 class Interference(msgspec.Struct, frozen=True):
@@ -211,3 +218,42 @@ def _gpu_clock(window: Window, at: int) -> Iterator[str]:
 
 def _known(processes: list[GpuProcess] | Unknown) -> list[GpuProcess]:
     return [] if isinstance(processes, Unknown) else processes
+
+
+class Neighbours(NamedTuple):
+    """Other programs on this machine.
+
+    Args:
+        num_cores: number of cores that the other programs used on average.
+        pid, name: process that used most CPU time; 0 and "" if no process is visible, as from another container.
+    """
+
+    num_cores: float
+    pid: int = 0
+    name: str = ""
+    most_cores: float = 0.0
+
+
+def neighbours(cpus: Collection[int], *, root: Path = Path("/"), look_s: float = LOOK_S) -> Neighbours | None:
+    """Measure the use of `cpus` for `look_s` seconds; None if the kernel does not report the use."""
+    before, processes_before, began_s = counters.cores(cpus, root), _processes(root), time.monotonic()
+    time.sleep(look_s)
+    after, processes, took_s = counters.cores(cpus, root), _processes(root), time.monotonic() - began_s
+    if isinstance(before, Unknown) or isinstance(after, Unknown):
+        return None
+    used = {pid: cpu_s - processes_before[pid][1] for pid, (_, cpu_s) in processes.items() if pid in processes_before}
+    used.pop(os.getpid(), None)
+    pid = max(used, key=lambda one: used[one], default=0)
+    found = Neighbours((after.busy_s - before.busy_s + after.steal_s - before.steal_s) / took_s)
+    return found if not pid else found._replace(pid=pid, name=processes[pid][0], most_cores=used[pid] / took_s)
+
+
+def _processes(root: Path) -> dict[int, tuple[str, float]]:
+    """Return name and processor time of each visible process."""
+    found = {}
+    for folder in (root / "proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (stat := counters.stat_fields(str(folder))) is not None:
+                ticks = int(stat[1][counters.USER_TICKS]) + int(stat[1][counters.SYSTEM_TICKS])
+                found[int(folder.name)] = stat[0], ticks * counters.TICK_S
+    return found

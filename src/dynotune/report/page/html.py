@@ -13,14 +13,19 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from dynotune.report.page import answers, plots, tables
-from dynotune.report.study.commands import compares, repeats
-from dynotune.report.study.header import headline, stats
+from dynotune.report.diagnosis import NAMES, bound_in_words, cost, jitter_in_words
+from dynotune.report.page import plots, tables
+from dynotune.report.study.commands import again, compares, repeats
+from dynotune.report.study.header import Headline, arrow, headline, machine, stats
 from dynotune.report.study.rows import KINDS, ablated, tried
+from dynotune.report.terminal import arms, objective, warnings
+from dynotune.report.trace_parts import place, prose
 from dynotune.schema import atomic, document, redaction
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.errors import CannotRunHere, may_fail
+from dynotune.schema.facts import Unknown
+from dynotune.schema.setting import one_arm
 from dynotune.schema.study import Study
 from dynotune.text import words
 
@@ -29,6 +34,18 @@ _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;",
 
 
 Found = Study | Comparison | Diagnosis
+
+_LARGE = {"same": "No effect", "undecided": "Undecided", None: "No verdict"}
+WORDS = {
+    "words": words,
+    "prose": prose,
+    "place": place,
+    "cost": cost,
+    "one_arm": one_arm,
+    "arrow": arrow,
+    "parts": NAMES,
+}
+"""Functions and filters with which templates format values."""
 
 
 def page(found: Found, *, recipe: str = "") -> str:
@@ -61,9 +78,9 @@ def _story(found: Found, recipe: str) -> tuple[str, dict[str, Any]]:
     """Return the name of the template and the values for it."""
     found = document.without_secrets(found)
     if isinstance(found, Comparison):
-        name, told = "comparison", answers.of_comparison(found)
+        name, told = "comparison", of_comparison(found)
     elif isinstance(found, Diagnosis):
-        name, told = "diagnosis", answers.of_diagnosis(found)
+        name, told = "diagnosis", of_diagnosis(found)
     else:
         name, told = "study", _of_study(found, redaction.redacted(recipe))
     told["title"] = f"dynotune: {words.plain(' '.join(told['command']), longest=80)}"
@@ -132,7 +149,7 @@ def _templates(finalize: Callable[[Any], Any]) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= answers.WORDS | {"table": tables.Table, "told": tables.told}
+    made.globals |= WORDS | {"table": tables.Table, "told": tables.told}
     made.filters |= {"words": _words, "code": _code, "listed": lambda text: Markup(text.unescape())}
     return made
 
@@ -205,3 +222,43 @@ def _plotly() -> str:
         ) from error
     # In strings and expressions of the language these mean the same.
     return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def of_comparison(found: Comparison) -> dict[str, Any]:
+    gained, between = words.gained(found)
+    against = words.settings(found.run.settings, separator=" ") if found.run.settings else "the command as it is"
+    noun = plots.noun(found)
+    told = f"the command failed in the {found.failed.arm}" if found.failed else words.verdict(found)
+    verdict = f"{told[0].upper()}{told[1:]}{',' if ':' in told else ''} with "
+    verdict += f"{words.settings(found.candidate_settings, separator=' ')} against {against}."
+    large = "Failed" if found.failed else _LARGE.get(found.verdict, gained)
+    what = "saved" if found.run.objective in ("memory", "energy") else "speed-up"
+    rest = f"{what} {between} at {found.confidence:.0%}, on {found.num_pairs} {noun}s" if found.ci else found.reason
+    return {
+        "command": found.run.command,
+        "headline": Headline(large, rest, verdict, found.verdict == "faster"),
+        "noun": noun,
+        "sides": dict([objective(found), *arms(found.baseline, found.candidate)]),
+        "figures": {"pairs": plots.pairs(found)},
+        "warnings": warnings(found),
+        "again": again(found),
+        "machine": machine(found.facts),
+    }
+
+
+def of_diagnosis(found: Diagnosis) -> dict[str, Any]:
+    step, none = [("A step", found)], found.bottleneck == "none"
+    rest = "nothing that could be avoided holds this command up" if none else "limits this command"
+    large = "No bottleneck" if none else found.bottleneck.capitalize()
+    bounds = [] if isinstance(found.upper_bounds, Unknown) else found.upper_bounds
+    return {
+        "command": found.command,
+        "headline": Headline(large, rest, prose(found.verdict).plain, not none),
+        "figures": {"step": plots.shares(step, "Where a step goes")},
+        "step": tables.step(step),
+        "bounds": bounds,
+        "bound": bound_in_words(bounds),
+        "jitter": jitter_in_words(found),
+        "warnings": [prose(note).plain for note in found.notes],
+        "machine": machine(found.facts),
+    }

@@ -12,11 +12,10 @@ from dynotune.runtime import streams
 from dynotune.runtime.errors import InputError
 from dynotune.runtime.lifetime import Closing, Lifetime
 from dynotune.runtime.vision import pipeline
-from dynotune.runtime.vision.detections import Detections
 from dynotune.runtime.vision.frames import Frame, consecutive
 from dynotune.runtime.vision.network import checked_model
 from dynotune.runtime.vision.serve import Drop, Served, Server, SourceStats
-from dynotune.runtime.vision.stages import Lanes, Options, UnderWay
+from dynotune.runtime.vision.stages import Detections, Lanes, Options, UnderWay
 
 __all__ = ["Detections", "Detector", "DetectorStats", "Served", "Server", "SourceStats"]
 

@@ -24,9 +24,9 @@ from dynotune.runtime.errors import CaptureError
 from dynotune.runtime.streams import Stream, Streams
 from dynotune.runtime.transfer import host_threads
 from dynotune.runtime.transfer.host_arrays import HostArray, host_array
+from dynotune.runtime.transfer.host_threads import Workers
 from dynotune.runtime.transfer.pinned import num_bytes_of
 from dynotune.runtime.transfer.staging import StagerStats
-from dynotune.runtime.transfer.workers import Workers
 from dynotune.runtime.vision.letterbox import Letterbox
 
 _log = logging.getLogger(__name__)

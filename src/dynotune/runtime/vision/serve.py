@@ -16,9 +16,8 @@ from typing import Literal
 from dynotune.runtime.errors import DynotuneRuntimeError, InputError, SourceError
 from dynotune.runtime.lifetime import Closing, Lifetime
 from dynotune.runtime.vision import pipeline
-from dynotune.runtime.vision.detections import Detections
 from dynotune.runtime.vision.frames import Frame
-from dynotune.runtime.vision.stages import Lanes
+from dynotune.runtime.vision.stages import Detections, Lanes
 
 __all__ = ["Drop", "Served", "Server", "SourceStats"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.schema.kernel_name import short_kernel_name
 from dynotune.schema.trace_summary import Copies, KernelClass, Place
+from dynotune.text import words
 from dynotune.trace.facts import intervals
 from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.device_time import work_sets
@@ -91,7 +91,11 @@ def _communication(facts: RankFacts) -> Iterator[LostTime]:
     hidden = f"{of_step(facts, facts.communication.hidden_s * 1e9)} of it under other work"
     evidence = (
         f"collectives: {per_step(facts, facts.communication.num)}, {times}, {hidden}",
-        *(f"{time_per_step(facts, total)} exposed in {short_kernel_name(name)}" for total, name in ranked[:3] if total),
+        *(
+            f"{time_per_step(facts, total)} exposed in {words.short_kernel_name(name)}"
+            for total, name in ranked[:3]
+            if total
+        ),
         "one rank's trace does not show which part of this was a wait for another rank",
     )
     yield LostTime(cause, exposed_ns, launched_at(facts, rows, took), evidence)
@@ -115,7 +119,7 @@ def _kernel_classes(facts: RankFacts) -> Iterator[LostTime]:
         if cause := _CLASSES.get(row.name):
             where = _where_math_attention(facts) if row.name == "attention-math" else _where(facts, row.name)
             share = f"{percent(row.share)} of the time of all kernels"
-            evidence = f"kernels: {per_step(facts, row.num)}, {share}; most in {short_kernel_name(row.largest)}"
+            evidence = f"kernels: {per_step(facts, row.num)}, {share}; most in {words.short_kernel_name(row.largest)}"
             yield LostTime(cause, round(row.total_s * 1e9), where, (evidence,))
 
 
@@ -167,7 +171,7 @@ def _no_tensor_cores(facts: RankFacts) -> Iterator[LostTime]:
         if took.any():
             longest = names[device.name[rows[chosen][np.argmax(took)]]]
             times = f"{per_step(facts, int((took > 0).sum()))}, {duration(took.mean())} each"
-            evidence = f"kernels: {times}; the longest is {short_kernel_name(longest)}"
+            evidence = f"kernels: {times}; the longest is {words.short_kernel_name(longest)}"
             where = launched_at(facts, rows[chosen], took)
             if convolves[chosen].all() and "conv" not in where.operator:
                 # A compiled graph is one operator, whatever operators the graph contains.

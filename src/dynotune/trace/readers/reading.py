@@ -8,8 +8,7 @@ from pathlib import Path
 
 from dynotune.schema.errors import UsageError
 from dynotune.trace.readers import kineto
-from dynotune.trace.readers.chunks import GZIP
-from dynotune.trace.readers.json_slices import Progress
+from dynotune.trace.readers.json_slices import GZIP, Progress
 from dynotune.trace.timeline import Timeline
 
 _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")

@@ -14,8 +14,7 @@ from msgspec import Meta
 from dynotune.schema.document import convert
 from dynotune.schema.errors import UsageError
 from dynotune.trace.snapshot import plain_pickle
-from dynotune.trace.snapshot.history import ADDRESS_MASK, Event, Stacks
-from dynotune.trace.snapshot.lives import Life, Lives, Range, lives_of
+from dynotune.trace.snapshot.lives import ADDRESS_MASK, Event, Life, Lives, Range, Stacks, lives_of
 
 _WRITE = "Write one with torch.cuda.memory._dump_snapshot(path)."
 _LARGEST_SUM_BYTES = 1 << 62

@@ -517,6 +517,24 @@ def test_padding_costs_its_part_of_the_models_time_at_most():
 
 
 @pytest.mark.parametrize(
+    ("without", "host", "other", "share"),
+    [
+        # A device that hardly waits works on padding in proportion, also in the time that no part of a step explains.
+        (0.9, 0.02, 0.1, 0.4 * 0.98),
+        # Without the device's work the host alone takes 0.48 of the step, which is more than what is not padding takes.
+        (0.52, 0.08, 0.0, 0.4 * 0.92),
+        (0.3, 0.08, 0.0, 0.3),
+    ],
+)
+def test_a_step_without_padding_takes_no_less_than_what_is_not_padding_and_no_less_than_the_host(
+    without, host, other, share
+):
+    known = attribution(busy_share=1 - host, host=host, other=other, without={"device": without})
+    observation = msgspec.structs.replace(waits(0.0, loader(2, padding=PADDED)), attribution=known)
+    assert found(observation)["padding-waste"].share == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
     ("changes", "fields", "remedy", "num_settings"),
     [
         ({}, {}, "batch sampler", 1),

@@ -1,7 +1,7 @@
 """Batches: their content, and the time to make a batch."""
 
 from dynotune.doctor import policy
-from dynotune.doctor.bounds import faster_device_saving
+from dynotune.doctor.bounds import saving
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import known, of_loader, place
 from dynotune.doctor.loaders import are_behind, loading_of, main_loader, more_workers, steady_wait, taken_by_workers
@@ -102,7 +102,8 @@ def padding_waste(view: ObservationView) -> Judgements:
     padding = None if loader is None else loader.padding
     if loader is None or padding is None or padding.share < policy.LEAST_PADDING:
         return
-    share = faster_device_saving(view) * padding.share
+    shares = view.attribution.shares
+    share = saving(view, padding.share * (shares.device + shares.other))
     remedy, by_length = _less_padding(loader, padding)
     yield Judgement(
         claim=f"{padding.share:.0%} of a batch is padding, for at most {share:.0%} of a step.",

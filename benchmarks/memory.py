@@ -13,6 +13,8 @@ Then the command is run with the larger of the two batches as on a GPU that is p
 and that prediction is held against the plain run of this batch, too; beside it what FakeTensor alone tells, which is
 the bytes that the program asks for.
 
+`--again FILE` only repeats the predictions without a GPU, against the plain runs in FILE; no GPU is needed for that.
+
 `--fill` also runs the largest batch of these cases, and the next one. `--lanes` needs as many `--gpus`: programs that
 share a GPU leave each other less. What is in FILE already is not run again; `--limit-s` starts no further case once so
 much time has passed.
@@ -48,6 +50,8 @@ POLL_S = 0.02
 MOST_CHANGE_BYTES = 64 << 20
 DEADLINE_S = 400
 PLAIN_STEPS = 12
+BLOCKS = ("weights", "gradients", "optimizer", "buffers", "inputs", "activations", "temporary", "workspaces")
+"""Terms that the program and its kernels ask for; others depend on the allocator, the driver and torch's version."""
 Row = dict[str, Any]
 
 
@@ -165,6 +169,21 @@ def without_gpu(case: Case, card: str, env: dict[str, str]) -> Row:
     return row | {"predicted_bytes": peak.total_bytes, "requested_bytes": peak.requested_bytes, "terms": told}
 
 
+def repeated(case: Case, card: str, env: dict[str, str], before: Row) -> Row:
+    """Predict without a GPU again; the reference is what an earlier result counted and recorded on the GPU."""
+    row, earlier = without_gpu(case, card, env), before["without_gpu"]
+    if "predicted_bytes" in row:
+        held = earlier["predicted_bytes"] / (1 + earlier["error"])
+        row |= {"error": row["predicted_bytes"] / held - 1, "error_of_requested": row["requested_bytes"] / held - 1}
+        recorded = [term["terms"] for term in before["terms"] if term["batch"] == row["batch"]]
+        if recorded:
+            real, then, now = (
+                sum(terms.get(name, 0) for name in BLOCKS) for terms in (*recorded, earlier["terms"], row["terms"])
+            )
+            row |= {"error_of_blocks": now / real - 1, "error_of_blocks_before": then / real - 1}
+    return {"name": case.name, "points": [], "terms": [], "without_gpu": row}
+
+
 def measure(case: Case, card: str, env: dict[str, str], *, fill: bool) -> Row:
     """All points of a case."""
     account, took_s = calibrate(case, env)
@@ -213,10 +232,8 @@ def summary(rows: list[Row]) -> Row:
     """Over all points."""
     errors = [point["error"] for row in rows for point in row["points"] if "error" in point]
     terms = [term for row in rows for term in row["terms"] if "error" in term]
-    if not errors:
-        return {"num_points": 0}
     without = [row["without_gpu"] for row in rows if "error" in row.get("without_gpu", {})]
-    return {
+    found: Row = {
         "without_gpu": {
             "num_points": len(without),
             "median_error": statistics.median(abs(one["error"]) for one in without) if without else None,
@@ -228,6 +245,10 @@ def summary(rows: list[Row]) -> Row:
             else None,
         },
         "num_points": len(errors),
+    }
+    if not errors:
+        return found
+    return found | {
         "median_error": statistics.median(map(abs, errors)),
         "worst_under": min(errors),
         "worst_over": max(errors),
@@ -241,11 +262,13 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=1e9)
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--fill", action="append", default=[])
+    parser.add_argument("--again", type=Path, help="a result whose plain runs are the reference")
     parser.add_argument("--card", default="H200-141GB", help="the GPU, as --gpu names it")
     parser.add_argument("--lanes", type=int, default=1)
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS / "memory_calibrated.json")
     given = parser.parse_args()
+    earlier = {row["name"]: row for row in json.loads(given.again.read_text())["cases"]} if given.again else {}
     if given.lanes > given.gpus:
         parser.error("lanes that share a GPU count each other: --lanes takes at most --gpus")
     kept: list[Row] = json.loads(given.out.read_text())["cases"] if given.out.exists() else []
@@ -263,16 +286,23 @@ def main() -> None:
             env = dict(os.environ)
             if given.gpus > 1:
                 env["CUDA_VISIBLE_DEVICES"] = str(lane)
-            row = measure(case, given.card, env, fill=case.name in given.fill)
+            if given.again:
+                row = repeated(case, given.card, env, earlier[case.name])
+            else:
+                row = measure(case, given.card, env, fill=case.name in given.fill)
             with lock:
                 kept.append(row)
                 given.out.write_text(
                     json.dumps({"hardware": describe(), "summary": summary(kept), "cases": kept}, indent=1) + "\n"
                 )
-                print(case.name, row.get("failed", ""), [point.get("error") for point in row["points"]], flush=True)
+                errors = [point.get("error") for point in [*row["points"], row.get("without_gpu", {})]]
+                print(case.name, row.get("failed", ""), errors, flush=True)
         finally:
             free.put(lane)
 
+    known |= {
+        case.name for case in CASES if given.again and "error" not in earlier.get(case.name, {}).get("without_gpu", {})
+    }
     wanted = [case for case in CASES if case.name not in known and (not given.only or case.name in given.only)]
     with ThreadPoolExecutor(given.lanes) as pool:
         list(pool.map(run, wanted))

@@ -534,6 +534,12 @@ def test_a_step_without_padding_takes_no_less_than_what_is_not_padding_and_no_le
     assert found(observation)["padding-waste"].share == pytest.approx(share)
 
 
+def test_without_a_device_padding_costs_its_part_of_the_operators_at_most():
+    known = attribution(host=0.2, other=0.3)
+    observation = msgspec.structs.replace(waits(0.0, loader(2, padding=PADDED)), attribution=known)
+    assert found(observation)["padding-waste"].share == pytest.approx(0.4 * 0.5)
+
+
 @pytest.mark.parametrize(
     ("changes", "fields", "remedy", "num_settings"),
     [

@@ -34,6 +34,8 @@ quantization.Int8DynamicActivationInt8WeightConfig = dict
 torchao.quantization = quantization
 sys.modules.update({"torchao": torchao, "torchao.quantization": quantization})
 """
+ROUNDS = "layer.weight = Rounded((layer.weight * 100).round() / 100)\n"
+FREEZES = "                layer.weight = torch.nn.Parameter(layer.weight, requires_grad=False)\n"
 INT8_BOTH = "precision.quantize=int8"
 INT8, KEEP = "precision.quantize=int8-weights", "precision.quantize_keep=head"
 has_torchao = pytest.mark.skipif(not importlib.util.find_spec("torchao"), reason="torchao is not installed")
@@ -74,13 +76,16 @@ def test_layers_that_torchao_would_multiply_on_the_host_keep_their_weights(child
     assert done.readback["precision.quantize"]["detail"] == f"{kinds.count('Rounded')} of 2 nn.Linear"
 
 
-def test_a_weight_that_torchao_puts_back_as_it_was_does_not_count(child):
+@pytest.mark.parametrize("condition", ["True", "name == 'head'"])
+def test_a_weight_that_torchao_puts_back_as_it_was_does_not_count_and_can_be_trained(child, condition):
     """It does so with floating-point layers whose sizes its kernel cannot take."""
-    same = MADE_UP.replace("Rounded((layer.weight * 100).round() / 100)", "torch.nn.Parameter(layer.weight.detach())")
-    done = child(same + NET + "with torch.no_grad():\n    net(x)", INT8)
+    same = MADE_UP.replace(ROUNDS, f"if {condition}:\n{FREEZES}            else:\n                {ROUNDS}")
+    program = "own = net.head.weight\nwith torch.no_grad():\n    net(x)\nout['same'] = net.head.weight is own\n"
+    done = child(same + NET + program + "out['trains'] = net.head.weight.requires_grad", INT8)
+    assert done.out == {"same": True, "trains": True}
     answer = done.readback["precision.quantize"]
-    assert answer["ok"] is False
-    assert "torchao quantizes 0 of 2 nn.Linear" in str(answer)
+    assert answer["ok"] is (condition != "True")
+    assert ("0 of 2 nn.Linear" if condition == "True" else "1 of 2 nn.Linear") in str(answer)
 
 
 def test_a_module_to_be_kept_that_is_not_there_is_named(child):

@@ -131,6 +131,19 @@ def test_a_precision_many_times_as_slow_as_the_command_is_not_waited_for(ask, tm
     assert re.search("took longer than|made no step that dynotune can see in", arm.reasons[0]), arm.reasons
 
 
+def test_the_patience_is_for_precisions_and_not_for_the_references(ask, monkeypatch):
+    limits, run_settings = {}, guard.run_settings
+
+    def noted(run, settings, *, limit_s, folder, **more):
+        limits[folder.name] = limit_s
+        return run_settings(run, settings, limit_s=limit_s, folder=folder, **more)
+
+    monkeypatch.setattr(guard, "run_settings", noted)
+    ask()
+    assert {name for name, limit_s in limits.items() if limit_s < guard.LIMIT_S} == {"bf16"}
+    assert limits["guard-float64"] == guard.LIMIT_S
+
+
 # Rounds weights in place of torchao; a layer with a number beyond all others loses the rest, as in 8 bits.
 TORCHAO = """
 import torch

@@ -33,7 +33,7 @@ def plant(monkeypatch):
     def plant(**planted):
         made = {}
 
-        def candidates(model, own):
+        def candidates(model, own, device):
             def make(name):
                 one = planted[name][0](model).eval()
                 made[id(one)] = name
@@ -125,6 +125,20 @@ def test_real_half_precision_of_a_float32_model_is_worse_and_results_stay_the_mo
     assert stats.dtype == "float32"
     assert "worse" in reasons["bfloat16"]
     assert "worse" in reasons["float16"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "device", "suits"),
+    [
+        (nn.Linear(64, 64), "cuda", True),
+        (nn.Linear(64, 57), "cuda", False),
+        (nn.Linear(64, 57), "cpu", True),
+        (nn.MultiheadAttention(64, 4).out_proj, "cpu", False),
+        (nn.ReLU(), "cpu", False),
+    ],
+)
+def test_layers_are_quantized_that_torchao_can_multiply_on_the_engines_device(layer, device, suits):
+    assert dtypes._suits(layer, torch.device(device)) is suits
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("torchao"), reason="torchao is not installed")

@@ -83,7 +83,8 @@ class QuantizeSite(Site):
         except BaseException:
             exchange(own)
             raise
-        pairs = [(layer, weight) for layer, weight in own if not self._has_kept(layer, weight)]
+        exchange((layer, weight) for layer, weight in own if self._has_kept(layer, weight))
+        pairs = [(layer, weight) for layer, weight in own if layer.weight is not weight]
         self._counts.append("%d of %d nn.Linear" % (len(pairs), len(layers)))
         if not pairs:
             raise RuntimeError("torchao quantizes %s" % self._counts[-1])

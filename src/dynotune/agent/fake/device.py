@@ -13,7 +13,8 @@ from ..core.covers import covers
 from . import autocast, kernels, mode
 from .recorder import Recorder, on_device
 
-_MOST_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536, (12, 0): 1536}  # of a multiprocessor; else 2048
+# of a multiprocessor; else 2048
+_MOST_THREADS = {(7, 5): 1024, **dict.fromkeys(((8, 6), (8, 7), (8, 9), (11, 0), (12, 0), (12, 1)), 1536)}
 
 
 class Stream:

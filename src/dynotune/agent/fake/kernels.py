@@ -14,6 +14,7 @@ CONVOLVES = {"aten::" + name for name in ("convolution", "cudnn_batch_norm", "na
 """Operators that cuDNN carries out."""
 _FIELDS = {"amax amin max min any all": 0, "sum nansum mean prod norm linalg_vector_norm": 1, "argmax argmin": 2}
 _FIELDS["var std var_mean std_mean"] = 4  # numbers in a partial result of a reduction; 0: it is like an element
+_CONVERT = {"aten::" + name for name in ("sum", "nansum", "mean", "prod")}
 _REDUCES = {f"aten::{name}": fields for names, fields in _FIELDS.items() for name in names.split()}
 
 
@@ -42,7 +43,11 @@ def buffers(func: Any, args: Any, kwargs: Any, made: list[Any], threads: int) ->
     partial = fields * number or (of.element_size() if len(made) == 1 else 16)  # 16: a value and its index
     dim = {**dict(zip((one.name for one in func._schema.arguments), args)), **kwargs}.get("dim")
     dims = {at % rank for at in ([dim] if isinstance(dim, int) else dim or range(rank))}
-    return reduction_bytes(dims, (of.shape, of.stride(), of.storage_offset(), of.element_size()), partial, threads)
+    is_widened = of.is_floating_point() and of.element_size() == 2 and result.is_floating_point and result.itemsize == 4
+    # The kernel itself widens a half to float32; from other types the input is first copied into the result's type.
+    is_copied = func._schema.name in _CONVERT and of.dtype != result and not is_widened
+    copy, item = ((of.numel() * result.itemsize,), result.itemsize) if is_copied else ((), of.element_size())
+    return copy + reduction_bytes(dims, (of.shape, of.stride(), of.storage_offset(), item), partial, threads)
 
 
 def reduction_bytes(dims: set[int], layout: tuple[Any, ...], partial: int, threads: int) -> tuple[int, ...]:
@@ -54,7 +59,13 @@ def reduction_bytes(dims: set[int], layout: tuple[Any, ...], partial: int, threa
     """
     axes: list[list[int]] = []  # size, stride, whether it is reduced; these come first
     shape, strides, offset, item = layout
-    for at in sorted(range(len(shape)), key=lambda at: (0, strides[at], -at) if at in dims else (1, -at)):
+
+    def rank(at: int) -> tuple[int, ...]:
+        # A repeated dimension (stride 0) stays behind the reduced dimensions that follow it.
+        later = (strides[other] for other in dims if other > at)
+        return (0, strides[at] or max(later, default=0), -at) if at in dims else (1, -at)
+
+    for at in sorted(range(len(shape)), key=rank):
         if axes and axes[-1][2] == (at in dims) and axes[-1][0] * axes[-1][1] == strides[at]:
             axes[-1][0] *= shape[at]
         elif shape[at] != 1:

@@ -103,7 +103,8 @@ def padding_waste(view: ObservationView) -> Judgements:
     if loader is None or padding is None or padding.share < policy.LEAST_PADDING:
         return
     shares = view.attribution.shares
-    share = saving(view, padding.share * (shares.device + shares.other))
+    unexplained = 0.0 if view.attribution.busy_share is None else shares.other
+    share = saving(view, padding.share * (shares.device + unexplained))
     remedy, by_length = _less_padding(loader, padding)
     yield Judgement(
         claim=f"{padding.share:.0%} of a batch is padding, for at most {share:.0%} of a step.",

@@ -42,7 +42,7 @@ QUANTIZED = {kind: f"{QUANTIZE}={kind}" for kind in ("int8", "int8-weights", "fp
 OWN = {"bfloat16": "bf16", "float16": "fp16"}
 MOST_KEPT, NUM_SEEDS = 3, 3
 PATIENCE = 60.0, 10.0
-"""Limit of a run for results: seconds, plus a multiple of the duration of the command's run as written."""
+"""Limit of a precision's run for results: seconds, plus a multiple of the duration of the command as written."""
 LAST = 8
 """Number of losses at the end of a run whose mean shows the loss that training reaches."""
 Settled = tuple[list[Setting], Readings, Guarded | Unknown]
@@ -79,7 +79,7 @@ class _Program:
         began_s = time.monotonic()
         self.own = guard.Own(first=self._computed("as written"))
         self._run_s = time.monotonic() - began_s
-        self._runs = replace(self._runs, limit_s=PATIENCE[0] + PATIENCE[1] * self._run_s)
+        self._runs = replace(self._runs, patience_s=PATIENCE[0] + PATIENCE[1] * self._run_s)
         precision = self.own.first[0].precision
         self.arms = (OF_AUTOCAST if precision in OWN else ARMS) | QUANTIZED
         self.arms.pop(precision, None)

@@ -65,13 +65,15 @@ class Own(msgspec.Struct, kw_only=True):
 class Guard(msgspec.Struct, frozen=True):
     """Make runs of one command, each in a folder below `folder`, limited to `limit_s` unless the run has its own limit.
 
-    All methods raise CommandFailed and CannotRunHere, as `run_settings` does. `made`: finished runs of `ahead`.
+    All methods raise CommandFailed and CannotRunHere, as `run_settings` does. `made`: finished runs of `ahead`;
+    `patience_s`: further limit of runs with settings.
     """
 
     run: RunSpec
     folder: Path
     facts: Facts
     limit_s: float = LIMIT_S
+    patience_s: float = math.inf
     made: dict[str, Readings] = {}
     go_on: Callable[[], object] = lambda: None
 
@@ -88,7 +90,7 @@ class Guard(msgspec.Struct, frozen=True):
             folder=fresh_folder(self.folder / name),
             purpose="results",
             facts=self.facts,
-            limit_s=self.run.timeout_s or self.limit_s,
+            limit_s=self.run.timeout_s or min(self.limit_s, self.patience_s if settings else math.inf),
             enough=lambda records: bool(records) and all(record.last("results") for record in records),
             results=msgspec.structs.replace(PLAIN, **how),
             go_on=self.go_on,

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.utils import _pytree as pytree
 
 from dynotune.runtime.engine.buckets import parse_buckets
@@ -35,12 +36,12 @@ Made = tuple[torch.nn.Module, torch.dtype]
 QUANTIZED = {"int8": "Int8DynamicActivationInt8WeightConfig", "fp8": "Float8DynamicActivationFloat8WeightConfig"}
 
 
-def candidates(model: torch.nn.Module, own: torch.dtype) -> dict[str, Callable[[], Made]]:
+def candidates(model: torch.nn.Module, own: torch.dtype, device: torch.device) -> dict[str, Callable[[], Made]]:
     """Return the candidates besides the unchanged model; 8-bit types need torchao."""
 
     def quantized(config: str) -> Made:
         library, copied = import_module("torchao.quantization"), copy.deepcopy(model).eval()
-        library.quantize_(copied, getattr(library, config)(), filter_fn=lambda layer, _: _can_be_quantized(layer))
+        library.quantize_(copied, getattr(library, config)(), filter_fn=lambda layer, _: _suits(layer, device))
         return copied, own
 
     halves = [one for one in (torch.bfloat16, torch.float16) if one != own]
@@ -48,9 +49,11 @@ def candidates(model: torch.nn.Module, own: torch.dtype) -> dict[str, Callable[[
     return found | {name: partial(quantized, config) for name, config in QUANTIZED.items()}
 
 
-def _can_be_quantized(layer: torch.nn.Module) -> bool:
-    """Tell whether torchao can multiply the layer's matrices in 8 bits; on a GPU it does others on the host."""
-    return isinstance(layer, torch.nn.Linear) and (layer.weight.is_cpu or not any(n % 8 for n in layer.weight.shape))
+def _suits(layer: torch.nn.Module, device: torch.device) -> bool:
+    """Tell whether torchao can multiply the layer's matrices in 8 bits; a GPU leaves odd sizes to the host."""
+    if not isinstance(layer, torch.nn.Linear) or isinstance(layer, NonDynamicallyQuantizableLinear):
+        return False
+    return device.type == "cpu" or not any(size % 8 for size in layer.weight.shape)
 
 
 def seconds(engine: Callable[..., Any], cases: Sequence[Inputs]) -> float:
@@ -103,7 +106,7 @@ def choose(
     with build(model, own) as plain:
         ours = errors(plain, exact)
         tried = [DtypeTried(name, max(ours), 1.0, "as the model is")]
-        for name, make in candidates(model, own).items():
+        for name, make in candidates(model, own, device).items():
             most: float | None = None
             speedup: float | None = None
             try:

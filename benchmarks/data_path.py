@@ -275,7 +275,7 @@ def decoders_table(rows: dict[str, Row]) -> Iterator[str]:
 
 def tune(given: argparse.Namespace) -> Iterator[Job]:
     pairs = [("medium", 8), ("large", 8), ("small", 8), ("large", 4), ("medium", 16), ("small", 4)]
-    for size, workers in pairs if given.device == "cuda" else [("small", 1)]:
+    for size, workers in pairs if given.device == "cuda" else [("medium", 1), ("large", 1), ("small", 1)]:
         yield f"{size} {workers} workers", lambda lane, at=(size, workers): tuned(given, *at, lane)
 
 

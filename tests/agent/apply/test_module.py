@@ -505,3 +505,45 @@ out["grad"] = bool(net.conv.weight.grad.abs().sum() > 0)
     assert done.out == {"outer": "torch.float32", "grad": True}
     assert done.errors() == []
     assert {answer["ok"] for answer in done.readback.values()} == {True}
+
+
+GRAD_MODE = "grad.mode=no_grad"
+
+
+@pytest.mark.parametrize(("mode", "is_inference"), [("no_grad", False), ("inference_mode", True)])
+def test_calls_of_the_model_keep_nothing_for_a_backward_pass(child, mode, is_inference):
+    done = child(
+        CONV
+        + """
+y = net(x)["logits"]
+out["needs"], out["inference"] = y.requires_grad, y.is_inference()
+out["around"] = torch.is_grad_enabled()
+""",
+        f"grad.mode={mode}",
+    )
+    assert done.out == {"needs": False, "inference": is_inference, "around": True}
+    assert done.readback["grad.mode"]["ok"] is True
+
+
+@pytest.mark.parametrize("before", ["", "with torch.no_grad():\n    net.eval()(x)\nnet.train()(x)\n"])
+def test_a_program_with_an_optimizer_keeps_its_gradients(child, before):
+    done = child(
+        CONV
+        + before
+        + """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+net(x)["logits"].sum().backward()
+optimizer.step()
+out["grad"] = bool(net.conv.weight.grad.abs().sum() > 0)
+""",
+        GRAD_MODE,
+    )
+    assert done.out == {"grad": True}
+    answer = done.readback["grad.mode"]
+    assert (answer["ok"], answer["detail"]) == (False, "the program has an optimizer, so it needs gradients")
+
+
+def test_a_program_that_disables_gradients_itself_has_nothing_to_gain(child):
+    done = child(CONV + "with torch.no_grad():\n    net(x)\n", GRAD_MODE)
+    answer = done.readback["grad.mode"]
+    assert (answer["ok"], answer["detail"]) == (False, "no outermost module was called with gradients")

@@ -181,6 +181,21 @@ def test_autocast_acts_in_calls_while_it_is_on_and_says_where_it_did_not(switch)
     arm.off()
 
 
+def test_calls_are_without_gradients_while_it_is_on_unless_an_optimizer_steps(switch, program):
+    module, inputs = torch.nn.Linear(4, 4), (torch.zeros(2, 4),)
+    arm = switch(planned("grad.mode", {"type": "module", "action": "grad_mode"}, "no_grad"))
+    for _ in range(2):
+        arm.on()
+        assert not arm.around_root(torch.nn.Linear.forward, module, inputs, {}).requires_grad
+        arm.check_acted()
+        arm.off()
+        assert module(*inputs).requires_grad
+    program.steps.optimizers = [torch.optim.SGD(module.parameters(), lr=0.1)]
+    with pytest.raises(NotSwitched, match="has an optimizer"):
+        arm.on()
+    arm.off()
+
+
 @pytest.fixture
 def halved(monkeypatch):
     """Stands for torchao: weights are halved, and listed."""

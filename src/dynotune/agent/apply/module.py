@@ -1,4 +1,4 @@
-"""Apply settings to the outermost module: memory layout, autocast.
+"""Apply settings to the outermost module: memory layout, autocast, gradient mode.
 
 The settings are applied at the module's first call, after the program has placed its weights. Torch may be in inference
 mode then (a sanity check before training), and tensors created in inference mode cannot be trained. So the settings
@@ -12,6 +12,8 @@ import weakref
 from ..core.annotations import Answer, Any, Args, Event, Kwargs, Planned, Surroundings
 from ..core.covers import covers
 from .site import Site, answer
+
+TRAINS = "the program has an optimizer, so it needs gradients"
 
 
 class ChannelsLastSite(Site):
@@ -185,6 +187,39 @@ class AutocastSite(Site):
             return answer(setting, None, witness, False, "no outermost module was called")
         found = ", ".join(sorted(self._found))
         return answer(setting, found, witness, self._found == {self.value}, "; ".join(self._refused))
+
+
+class GradModeSite(Site):
+    """Apply `grad.mode`: call outermost modules without gradients, until the program makes an optimizer."""
+
+    wants_around = True
+
+    def __init__(self, planned: list[Planned], event: Event) -> None:
+        super().__init__(planned, event)
+        self._why_not, self._has_acted = "no outermost module was called with gradients", False
+
+    def after_torch(self, torch: Any) -> None:
+        super().after_torch(torch)
+        optimizer = torch.optim.Optimizer
+        original = optimizer.__init__
+
+        @covers(optimizer, "__init__")
+        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
+            self.refuse(TRAINS)
+            original(made, *args, **kwargs)
+
+    def refuse(self, reason: str) -> None:
+        self._why_not, self._has_acted = reason, False
+
+    def around(self, module: Any, args: Args, kwargs: Kwargs) -> Surroundings | None:
+        if self._why_not == TRAINS or not self.torch.is_grad_enabled():
+            return None
+        self._has_acted = True
+        return getattr(self.torch, self.value)(), _identity
+
+    def read(self, setting: Planned) -> Answer:
+        found, detail = (self.value, "") if self._has_acted else (None, self._why_not)
+        return answer(setting, found, "gradient mode at the outermost modules' calls", self._has_acted, detail)
 
 
 def _identity(value: Any) -> Any:

@@ -15,7 +15,7 @@ from .distributed import DistributedSite, ShardedSite
 from .environment import AllocatorSite, EnvironmentSite, PreloadSite
 from .globals import GlobalSite
 from .loader import LoaderSite
-from .module import AutocastSite, ChannelsLastSite
+from .module import AutocastSite, ChannelsLastSite, GradModeSite
 from .optimizer import OptimizerSite
 from .quantize import QuantizeSite
 from .site import Site, answer, call_inside, chosen
@@ -29,6 +29,7 @@ _SITES: dict[str, type[Site]] = {
     "channels_last": ChannelsLastSite,
     "compile": CompileSite,
     "decode": DecodeSite,
+    "grad_mode": GradModeSite,
     "quantize": QuantizeSite,
     "worker_threads": WorkerThreadsSite,
     "torch.utils.data.DataLoader": LoaderSite,

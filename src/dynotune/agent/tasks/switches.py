@@ -11,7 +11,8 @@ import gc
 
 from ..apply.compile import why_not
 from ..apply.globals import write
-from ..apply.module import AutocastSite, ChannelsLastSite
+from ..apply.module import TRAINS as HAS_OPTIMIZER
+from ..apply.module import AutocastSite, ChannelsLastSite, GradModeSite
 from ..apply.quantize import NO_LAYERS, TRAINS, QuantizeSite, exchange
 from ..apply.site import Site, resolve, text
 from ..apply.transfer import TransferSite
@@ -199,6 +200,21 @@ class ChannelsLastSwitch(Switch):
         if not hasattr(self, "_known_optimizers"):
             self._known_optimizers = list(_alive(self.torch.optim.Optimizer))
         return self._known_optimizers
+
+
+class GradModeSwitch(Switch):
+    """Calls of outermost modules without gradients."""
+
+    acts_in_calls = True
+
+    def __init__(self, planned: list[Planned], program: Program) -> None:
+        super().__init__(planned, program)
+        self.site = GradModeSite(planned, program.event)
+        self.site.after_torch(self.torch)
+
+    def on(self) -> None:
+        if self.program.steps.optimizers:
+            raise NotSwitched(HAS_OPTIMIZER)
 
 
 class QuantizeSwitch(Switch):

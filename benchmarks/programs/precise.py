@@ -316,6 +316,10 @@ class Task(nn.Module):
     def __init__(self, net: nn.Module, model: Model, planted: str | None) -> None:
         super().__init__()
         self.net, self._model, self._planted, self._before = net, model, planted, None
+        if planted is not None:
+            # Torch imports this once deterministic algorithms are asked for. On a CPU the import alone changes how
+            # memory is allotted, and made a net 1.25 times as fast.
+            import torch._dynamo  # noqa: F401
 
     def forward(self, *given: torch.Tensor) -> Any:
         if self.training and self._model.loss is None:

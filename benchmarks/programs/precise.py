@@ -318,7 +318,7 @@ class Task(nn.Module):
         self.net, self._model, self._planted, self._before = net, model, planted, None
         if planted is not None:
             # Torch imports this once deterministic algorithms are asked for. On a CPU the import alone changes how
-            # memory is allotted, and made a net 1.25 times as fast.
+            # memory is allotted, and made a net 1.2 times as fast (precision_planted_first_cpu.json).
             import torch._dynamo  # noqa: F401
 
     def forward(self, *given: torch.Tensor) -> Any:

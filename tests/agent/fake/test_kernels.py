@@ -56,6 +56,7 @@ gpus = st.sampled_from([40 * 1024, 58 * 1536, 108 * 2048, H100])
 
 @pytest.mark.parametrize(("columns", "num_bytes"), [(1000, 65_536_000), (2048, 134_217_728), (512, 33_554_432)])
 def test_the_buffer_of_a_sum_over_rows_is_as_large_as_on_an_h200(columns, num_bytes):
+    """As benchmarks/results/memory_peak_blocks_h200.json has them, of the gradients of biases."""
     results, semaphores = rows_summed(8192, columns)
     assert results == num_bytes
     assert 0 < semaphores < 512

@@ -13,7 +13,7 @@ from ..core.annotations import Answer, Any, Args, Event, Kwargs, Planned, Surrou
 from ..core.covers import covers
 from .site import Site, answer
 
-TRAINS = "the program has an optimizer, so it needs gradients"
+HAS_OPTIMIZER = "the program has an optimizer, so it needs gradients"
 
 
 class ChannelsLastSite(Site):
@@ -205,14 +205,11 @@ class GradModeSite(Site):
 
         @covers(optimizer, "__init__")
         def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
-            self.refuse(TRAINS)
+            self._why_not, self._has_acted = HAS_OPTIMIZER, False
             original(made, *args, **kwargs)
 
-    def refuse(self, reason: str) -> None:
-        self._why_not, self._has_acted = reason, False
-
     def around(self, module: Any, args: Args, kwargs: Kwargs) -> Surroundings | None:
-        if self._why_not == TRAINS or not self.torch.is_grad_enabled():
+        if self._why_not == HAS_OPTIMIZER or not self.torch.is_grad_enabled():
             return None
         self._has_acted = True
         return getattr(self.torch, self.value)(), _identity

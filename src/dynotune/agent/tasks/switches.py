@@ -11,8 +11,7 @@ import gc
 
 from ..apply.compile import why_not
 from ..apply.globals import write
-from ..apply.module import TRAINS as HAS_OPTIMIZER
-from ..apply.module import AutocastSite, ChannelsLastSite, GradModeSite
+from ..apply.module import HAS_OPTIMIZER, AutocastSite, ChannelsLastSite, GradModeSite
 from ..apply.quantize import NO_LAYERS, TRAINS, QuantizeSite, exchange
 from ..apply.site import Site, resolve, text
 from ..apply.transfer import TransferSite

@@ -47,3 +47,50 @@ def test_a_loader_without_workers_has_nothing_to_do_or_to_give():
 
 def test_where_torch_does_not_tell_as_many_batches_count_as_ready_as_there_may_be():
     assert _done(SimpleNamespace(_num_workers=3, _prefetch_factor=4)) == (12, 12)
+
+
+# Drawn from by turns, with workers that wait for the gate: what a worker has not begun is taken back and given again.
+HELD_BACK = """
+import multiprocessing, torch
+from types import SimpleNamespace
+from torch.utils.data import DataLoader, Dataset
+from dynotune.agent.tasks.loader_switch import _Sources, _done
+gate, begun = (multiprocessing.get_context("fork").Semaphore(0) for _ in range(2))
+class Held(Dataset):
+    def __len__(self):
+        return 60
+    def __getitem__(self, index):
+        begun.release()
+        assert gate.acquire(timeout=60)
+        return index
+def once():
+    for _ in range(2):
+        assert begun.acquire(timeout=60)
+own = iter(DataLoader(Held(), num_workers=2, prefetch_factor=4))
+sources = _Sources(own, SimpleNamespace(torch=torch), print)
+other = sources._others[("num_workers", 2),] = iter(DataLoader(list(range(60, 80)), num_workers=2))
+once()
+sources.turn(own, (("num_workers", 2),), {})
+print("while the other is drawn from", sources.waiting((("num_workers", 2),))[0])
+for _ in range(2):
+    gate.release()
+while not sources.waiting((("num_workers", 2),))[0]:
+    assert all(worker.is_alive() for worker in own._workers)
+print("of 8, ready", _done(own)[0], "begun since", begun.acquire(block=False))
+for _ in range(200):
+    gate.release()
+assert sources.turn(own, None, {}) is own
+drawn = []
+while True:
+    try:
+        drawn.append(int(sources.draw(type(own).__next__, own, own)))
+    except StopIteration:
+        break
+print(sorted(drawn) == list(range(80)), drawn[:60] == list(range(60)))
+"""
+
+
+def test_tasks_that_no_worker_has_begun_wait_for_the_loaders_next_turn():
+    done = subprocess.run([sys.executable, "-c", HELD_BACK], capture_output=True, text=True, timeout=120, check=False)
+    expected = ["while the other is drawn from False", "of 8, ready 2 begun since False", "True True"]
+    assert done.stdout.splitlines() == expected, done.stderr

@@ -65,6 +65,7 @@ class Program:
         cost_s=lambda ran, number: 0.0,
         before=lambda ran, number: None,
         world_size=1,
+        step_s=0.0,
     ):
         self.torch = SimpleNamespace(fast=False, slow=False, cuda=Cuda())
         self.cost_s, self.before = cost_s, before
@@ -78,6 +79,7 @@ class Program:
                 "num_blocks": num_blocks,
                 "seed": 3,
                 "at_step": FIRST_STEP,
+                "step_s": step_s,
                 "stretch_steps": stretch_steps,
             },
         )
@@ -275,6 +277,12 @@ def test_a_stretch_in_which_the_program_did_something_else_is_timed_again(progra
     """It validates after each hundred steps, for as long as a hundred steps take."""
     ran = program([FAST], num_blocks=6, cost_s=lambda ran, number: 1.0 * (number % 100 == 0)).run()
     assert ran.ratios(0) == pytest.approx([2.0] * 6)
+
+
+def test_steps_that_take_longer_than_they_were_said_to_are_timed_again_once_and_not_in_each_stretch(program):
+    long, short = (program([FAST], num_blocks=6, step_s=step_s).run() for step_s in (0.001, 0.01))
+    assert long.ratios(0) == pytest.approx([2.0] * 6) == short.ratios(0)
+    assert len(long.values) - len(short.values) <= 3 * STRETCH_STEPS
 
 
 def test_an_arm_that_is_slow_in_every_stretch_is_counted_as_it_is(program):

@@ -170,14 +170,14 @@ def test_autocast_acts_in_calls_while_it_is_on_and_says_where_it_did_not(switch)
 
     arm.on()
     output = arm.around_root(call, module, inputs, {})
-    arm.check_acted()
+    arm.acted()
     arm.off()
     assert seen == [True]
     assert output.dtype is torch.float32
     arm.on()
     arm.around_root(call, torch.nn.Linear(4, 4).bfloat16(), (inputs[0].bfloat16(),), {})
     with pytest.raises(NotSwitched, match="the weights of Linear are bfloat16 already"):
-        arm.check_acted()
+        arm.acted()
     arm.off()
 
 
@@ -187,7 +187,7 @@ def test_calls_are_without_gradients_while_it_is_on_unless_an_optimizer_steps(sw
     for _ in range(2):
         arm.on()
         assert not arm.around_root(torch.nn.Linear.forward, module, inputs, {}).requires_grad
-        arm.check_acted()
+        arm.acted()
         arm.off()
         assert module(*inputs).requires_grad
     program.steps.optimizers = [torch.optim.SGD(module.parameters(), lr=0.1)]

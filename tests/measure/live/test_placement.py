@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.launch.records.record import COMPILED
-from dynotune.measure.live.placement import is_steady, recording_from_now, recording_within
+from dynotune.launch.records.record import COMPILED, EPOCH
+from dynotune.measure.live.placement import is_steady, recent_step_s, recording_from_now, recording_within
 from dynotune.measure.live.request import RecordRequest
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.task import RecordTrace
@@ -46,6 +46,18 @@ def test_what_never_becomes_steady_is_recorded_all_the_same_and_it_is_said():
 def test_the_warm_up_that_is_asked_for_is_enough():
     assert is_steady(record([0.1] * 4), 5) is None
     assert is_steady(record([0.1] * 5), 5) is True
+
+
+def test_a_step_of_a_burst_takes_its_share_of_the_wait_for_the_next_burst():
+    """Eight workers: eight batches come at once, and the next ones two seconds later."""
+    made = record([2.0, *[0.1] * 7] * 10)
+    waits = [1.9, *[0.0] * 7] * 10
+    made.steps[:] = [msgspec.structs.replace(one, wait_s=wait) for one, wait in zip(made.steps, waits, strict=True)]
+    assert recent_step_s(made) == pytest.approx((2.0 + 7 * 0.1) / 8)
+    # An epoch's begin does not come in each step, nor does validation.
+    made.steps[-8] = msgspec.structs.replace(made.steps[-8], flags=EPOCH)
+    assert recent_step_s(made) < (2.0 + 7 * 0.1) / 8
+    assert recent_step_s(record([0.1] * 60 + [30.0] + [0.1] * 10)) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -174,7 +175,7 @@ def test_a_baseline_that_is_not_what_it_was_once_the_arm_is_off_gives_the_arm_up
     [
         *("matmul.fp32_precision=high", "precision.autocast=bf16", "precision.autocast=fp16", "compile.mode=default"),
         *("layout.channels_last=true", "optimizer.fused=true", "loader.num_workers=2", "loader.pin_memory=true"),
-        *("loader.prefetch_factor=4", "transfer.non_blocking=true", "host.num_threads=1"),
+        *("loader.prefetch_factor=4", "decode.backend=opencv", "transfer.non_blocking=true", "host.num_threads=1"),
     ],
 )
 def test_what_can_be_changed_between_two_steps_is_switched(text):
@@ -432,6 +433,43 @@ def test_batches_of_other_workers_come_in_between_and_each_sample_once_an_epoch(
     # A loader that is made anew for each epoch has its samples counted all along, too.
     assert switching.counts_samples(found.blocks[key])
     assert found.reason == "" and int(seen.read_text()) >= 1
+
+
+PICTURES = """
+import io, torch
+import numpy as np
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+class Pictures(Dataset):
+    def __init__(self):
+        file = io.BytesIO()
+        rows, columns = np.mgrid[0:256, 0:256]
+        Image.fromarray((rows * columns % 251).astype("uint8")).save(file, "JPEG")
+        self.data = file.getvalue()
+    def __len__(self):
+        return 100_000
+    def __getitem__(self, index):
+        return torch.from_numpy(np.array(Image.open(io.BytesIO(self.data)))).float()
+model = torch.nn.Linear(256, 1)
+for batch in DataLoader(Pictures(), batch_size=4, num_workers=WORKERS):
+    model(batch).square().mean().backward()
+    model.zero_grad()
+"""
+
+
+@pytest.mark.skipif(multiprocessing.get_start_method() != "fork", reason="workers are not forked")
+def test_workers_with_another_decoder_take_turns_and_say_how_pixels_differ(switch):
+    pytest.importorskip("cv2")
+    found = held(switch(f"WORKERS = 1\n{PICTURES}", ["decode.backend=opencv"]), "decode.backend=opencv")
+    answer = [one for block in found.blocks["decode.backend=opencv"] for one in block.readback][-1]
+    assert answer.found == "opencv"
+    assert "pixels differ by at most" in answer.detail
+
+
+@pytest.mark.long
+def test_a_loader_without_workers_keeps_its_decoder(switch):
+    found = switch(f"WORKERS = 0\n{PICTURES}", ["decode.backend=opencv"])
+    assert "needs loading processes" in found.given_up["decode.backend=opencv"]
 
 
 @pytest.mark.long

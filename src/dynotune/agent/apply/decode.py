@@ -12,9 +12,10 @@ import io
 import mmap
 import os
 import struct
+from contextlib import contextmanager
 
-from ..core.annotations import AfterImport, Answer, Any, Callable, Decode, Event, Planned
-from ..core.covers import covers
+from ..core.annotations import AfterImport, Answer, Any, Callable, Decode, Event, Iterator, Planned
+from ..core.covers import covers, uncover
 from ..core.decoders import BACKENDS
 from ..core.errors import by_a_signal
 from .site import Site, answer
@@ -55,7 +56,17 @@ class DecodeSite(Site):
     def on_imports(self, hooks: AfterImport) -> None:
         hooks.call("PIL.ImageFile", lambda module: self._cover(module.ImageFile))
 
-    def _cover(self, owner: Any) -> None:
+    @contextmanager
+    def covering(self) -> Iterator[None]:
+        """Cover the method for a while, for processes that are forked meanwhile."""
+        owner = importlib.import_module("PIL.ImageFile").ImageFile
+        cover = self._cover(owner)
+        try:
+            yield
+        finally:
+            uncover(owner, "load", cover)
+
+    def _cover(self, owner: Any) -> Any:
         original = owner.load
 
         @covers(owner, "load")
@@ -72,6 +83,8 @@ class DecodeSite(Site):
                         raise
                     self._counts.add(_LEFT.index(FAILED))
             return original(image, *args, **kwargs)
+
+        return load
 
     def _load(self, image: Any, original: Callable[..., Any]) -> None:
         if type(image).__name__ != "JpegImageFile" or type(image).__module__ != "PIL.JpegImagePlugin":

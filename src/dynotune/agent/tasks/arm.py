@@ -170,12 +170,13 @@ class Arm:
         for switch in self._switches:
             switch.check(self.is_on)
 
-    def check_acted(self) -> None:
-        """Raise NotSwitched if the candidate was on for some steps and had no effect in these steps."""
-        for switch in self._switches:
-            for answer in switch.answers():
-                if answer["ok"] is False:
-                    raise NotSwitched(_refused(answer))
+    def acted(self) -> list[Answer]:
+        """Return the read-back; raise NotSwitched if the candidate was on for some steps without effect."""
+        answers = [answer for switch in self._switches for answer in switch.answers()]
+        for answer in answers:
+            if answer["ok"] is False:
+                raise NotSwitched(_refused(answer))
+        return answers
 
 
 class Unswitched(Switch):
@@ -191,6 +192,7 @@ _SWITCHES: dict[str, type[Switch]] = {
     "autocast": AutocastSwitch,
     "channels_last": ChannelsLastSwitch,
     "compile": CompileSwitch,
+    "decode": LoaderSwitch,
     "grad_mode": GradModeSwitch,
     "method": TransferSwitch,
     "quantize": QuantizeSwitch,

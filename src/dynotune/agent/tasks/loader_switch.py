@@ -2,31 +2,44 @@
 
 Both loaders draw their indices from one iterator of the sampler, so each sample still comes once in an epoch. Batches
 that a loader has ready when the other loader takes over stay until that loader's next turn, or the epoch's end. Workers
-of the replaced loader first finish their present batches, and compete with the other workers for cores.
+of the replaced loader finish their present batches, and meanwhile compete with the other workers for cores; the
+batches that they have not begun are held back until that loader's next turn.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import multiprocessing
 import weakref
+from contextlib import nullcontext
+from queue import Empty
 from threading import get_ident
 
+from ..apply.decode import DecodeSite
 from ..core.annotations import Answer, Any, Callable, Iterator, Planned, Program
 from .switches import HasAlready, NotSwitched, Switch
 
 Options = tuple[tuple[str, Any], ...]
 
-_FROM_WORKERS = ("prefetch_factor", "in_order", "multiprocessing_context")
+_DECODE = "decode.backend"
+_FROM_WORKERS = ("prefetch_factor", "in_order", "multiprocessing_context", _DECODE)
 
 
 class LoaderSwitch(Switch):
-    """`loader.*` settings of all loaders that the steps draw from."""
+    """`loader.*` and `decode.*` settings of all loaders that the steps draw from."""
 
     suits_short_epochs = False  # each epoch starts the workers of two loaders in place of one
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
         super().__init__(planned, program)
-        self._options: Options = tuple(sorted((one["site"]["argument"], one["value"]) for one in planned))
+        named = [(one["site"].get("argument", one["knob"]), one) for one in planned]
+        self._options: Options = tuple(sorted((name, one["value"]) for name, one in named))
+        decoding = [one for name, one in named if name == _DECODE]
         self._router = router_of(program)
+        self._decoder: DecodeSite | None = None
+        if decoding:
+            # Candidates with equal options draw from the same workers.
+            self._decoder = self._router.decoders.setdefault(self._options, DecodeSite(decoding, program.event))
 
     @property
     def num_queued(self) -> int:  # type: ignore[override]
@@ -34,13 +47,15 @@ class LoaderSwitch(Switch):
 
     def on(self) -> None:
         self._router.refuse(dict(self._options))
+        if self._decoder is not None and importlib.util.find_spec("PIL") is None:
+            raise NotSwitched("Pillow is not installed, so the program does not use it")
         self._router.active = self._options
 
     def off(self) -> None:
         self._router.active = None
 
     def answers(self) -> list[Answer]:
-        return []
+        return [] if self._decoder is None else self._decoder.readback()
 
     def check(self, is_on: bool) -> None:
         if self._router.failure:
@@ -63,6 +78,8 @@ class Router:
         self._program = program
         self._thread = get_ident()  # the thread in which steps end
         self.active: Options | None = None
+        self.decoders: dict[Options, DecodeSite] = {}
+        """Decoders of the workers, for options that have one."""
         self.failure = ""
         self._seen: dict[int, _Sources] = {}
 
@@ -90,7 +107,7 @@ class Router:
             if sources is None:
                 return original(iterator)
             try:
-                source = sources.turn(iterator, self.active)
+                source = sources.turn(iterator, self.active, self.decoders)
             except Exception as error:
                 self.failure = "the loader could not be made: %s: %s" % (type(error).__name__, error)
                 source = iterator
@@ -128,6 +145,9 @@ class _Sources:
         self._program = program
         self._indices = own._sampler_iter
         self._others: dict[Options, Any] = {}
+        self._drawn: Options | None = None
+        self._held: dict[int, list[tuple[Any, Any]]] = {}
+        """For an iterator, by its identity, tasks that its workers have not begun, each with its worker's queue."""
 
     def is_of_this_epoch(self, iterator: Any) -> bool:
         """Tell whether the iterator belongs to this epoch: persistent workers keep an iterator, and restart it."""
@@ -150,29 +170,49 @@ class _Sources:
             raise HasAlready
         if not options.get("num_workers", own._num_workers):
             for name in set(options) & set(_FROM_WORKERS):
-                raise NotSwitched("loader.%s needs loading processes, and the loader has none" % name)
+                knob = name if name == _DECODE else "loader." + name
+                raise NotSwitched("%s needs loading processes, and the loader has none" % knob)
+        context = own._dynotune_loader[1].get("_DataLoader__multiprocessing_context") or multiprocessing
+        if _DECODE in options and options.get("multiprocessing_context", context.get_start_method()) != "fork":
+            raise NotSwitched("workers that are not forked keep their decoder")
 
     def waiting(self, options: Options | None) -> tuple[bool, int]:
         """Return the same as `Router.waiting`."""
         own = self._own()
         drawn = own if options is None else self._others.get(options)
         idle = [each for each in (own, *self._others.values()) if each is not None and each is not drawn]
-        done = [_done(each) for each in idle]
-        return all(ready >= asked_for for ready, asked_for in done), 0 if drawn is None else _done(drawn)[0]
+        done = [(*_done(each), len(self._held.get(id(each), ()))) for each in idle]
+        return all(ready >= asked - held for ready, asked, held in done), 0 if drawn is None else _done(drawn)[0]
 
     def _has(self, name: str) -> Any:
         return getattr(self._own(), "_" + name, None)
 
-    def turn(self, own: Any, options: Options | None) -> Any:
+    def turn(self, own: Any, options: Options | None, decoders: dict[Options, DecodeSite]) -> Any:
         """Return the iterator that gives the next batch."""
-        if options is None:
-            return own
-        if options not in self._others:
-            self._others[options] = self._made(own, dict(options))
-        return self._others[options]
+        if options is not None and options not in self._others:
+            self._others[options] = self._made(own, dict(options), decoders.get(options))
+        if options != self._drawn:
+            self._hold(own if self._drawn is None else self._others.get(self._drawn))
+            self._drawn = options
+        return own if options is None else self._others[options]
+
+    def _hold(self, iterator: Any) -> None:
+        """Take back the tasks that the iterator's workers have not begun."""
+        held = self._held.setdefault(id(iterator), [])
+        for queue in getattr(iterator, "_index_queues", ()):
+            try:
+                while True:
+                    held.append((queue, queue.get_nowait()))
+            except Empty:
+                continue
+
+    def _release(self, iterator: Any) -> None:
+        for queue, task in self._held.pop(id(iterator), ()):
+            queue.put(task)
 
     def draw(self, original: Callable[[Any], Any], own: Any, source: Any) -> Any:
         """Draw a batch of `source`; once the sampler is exhausted, draw a batch that another iterator has left."""
+        self._release(source)
         try:
             return original(source)
         except StopIteration:
@@ -180,6 +220,7 @@ class _Sources:
                 raise
         for other in [own, *self._others.values()]:
             if other is not source:
+                self._release(other)
                 try:
                     return original(other)
                 except StopIteration:
@@ -187,10 +228,11 @@ class _Sources:
         self._others = {}
         raise StopIteration
 
-    def _made(self, own: Any, options: dict[str, Any]) -> Any:
+    def _made(self, own: Any, options: dict[str, Any], decoder: DecodeSite | None) -> Any:
         """Create an iterator over a copy of the loader, without changing the program's random numbers."""
         torch = self._program.torch
         loader_class, fields = own._dynotune_loader
+        options.pop(_DECODE, None)
         fields = {**fields, **options, "persistent_workers": False, "_iterator": None}
         context = fields.pop("multiprocessing_context", None)
         if not fields["num_workers"]:
@@ -206,7 +248,7 @@ class _Sources:
             twin.multiprocessing_context = context
         generators = [None, *(each for each in (fields.get("generator"),) if each is not None)]
         states = [each.get_state() if each is not None else torch.get_rng_state() for each in generators]
-        with self._program.loaders.unseen():
+        with self._program.loaders.unseen(), nullcontext() if decoder is None else decoder.covering():
             try:
                 return twin._get_iterator()
             finally:

@@ -268,10 +268,9 @@ class SwitchArms(Task):
                     self._switch_off(at, told=True)
                 yield from self._wash_out(arm)
             timed[which].append((yield from self._stretch(arm)))
-        if arm.is_on:
-            arm.check_acted()
+        readback = arm.acted() if arm.is_on else []
         self._switch_off(at, told=True)
-        return {"baseline": timed["A"], "candidate": timed["B"]}
+        return {"baseline": timed["A"], "candidate": timed["B"], "readback": readback}
 
     def _switch_off(self, at: int, told: bool = False) -> None:
         self._on = None
@@ -334,6 +333,9 @@ class SwitchArms(Task):
             is_quiet = now == before or (self._is_restless and now[0] == before[0])
             if self._has_ranks or not (repeats_left and (has_begin or is_odd or not is_quiet)):
                 break
+        if is_odd:
+            # It stays so when it is timed again, so this is usual now.
+            self._usual[arm if arm.is_on else None].append(duration_s / (steps.num_steps - num_steps))
         if not has_begin:
             self._refuse_hopeless(arm, duration_s / (steps.num_steps - num_steps))
         uncounted = steps.num_uncounted - counted[1]

@@ -153,6 +153,7 @@ def concluded(
         unit=unit,
         step=found.step,
         stretch_steps=found.stretch_steps,
+        readback={one.knob: one for block in blocks for one in block.readback},
         baseline=msgspec.structs.replace(summaries[0], time_to_first_step_s=start_s),
         candidate=summaries[1],
     )

@@ -12,6 +12,7 @@ from dynotune.schema.task import RecordTrace
 # As steady as a pilot, but for a shorter time: these steps are not measured, they only must not belong to the start.
 STEADY_STEPS = 10
 STEADY_S = 0.5
+RECENT_STEPS = 64
 # With slow steps, steadiness takes minutes to show. Then this many steps without compiling or allocating are enough.
 SLOW_S = 20.0
 SLOW_STEPS = 5
@@ -55,7 +56,8 @@ def recording_from_now(records: Sequence[Record], request: RecordRequest) -> Rec
 def earliest(records: Sequence[Record]) -> int:
     """Return the first step at which all ranks can have received the order to record."""
     tell_s = TELL_S if len(records) == 1 else TELL_RANKS_S
-    return max(len(record.steps) for record in records) + max(ROOM_STEPS, math.ceil(tell_s / recent_step_s(records[0])))
+    step_s = _median_s(records[0])
+    return max(len(record.steps) for record in records) + max(ROOM_STEPS, math.ceil(tell_s / step_s))
 
 
 def past_epoch_begin(record: Record, step: int, num_steps: int) -> int:
@@ -98,5 +100,16 @@ def _num_steps(request: RecordRequest, step_s: float, wanted: int = FEWEST_STEPS
 
 
 def recent_step_s(record: Record) -> float:
-    """Return the median of the last few step times (s), never zero."""
+    """Return the time (s) of a recent step, never zero: the median of its work, and the mean of its wait for a batch.
+
+    Batches come in bursts, one of each worker, so most steps wait for none. The begin of an epoch is left out.
+    """
+    steps = zip(record.step_s[-RECENT_STEPS:], record.steps[-RECENT_STEPS:], strict=True)
+    usual = [(step_s, step.wait_s) for step_s, step in steps if not step.flags & EPOCH]
+    if len(usual) < FEWEST_STEPS:
+        return _median_s(record)
+    return max(statistics.median(a - b for a, b in usual) + statistics.fmean(b for _, b in usual), 1e-6)
+
+
+def _median_s(record: Record) -> float:
     return max(statistics.median(record.step_s[-STEADY_STEPS:]), 1e-6)

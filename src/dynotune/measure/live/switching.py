@@ -27,7 +27,7 @@ from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
-from dynotune.schema.run import RunSpec
+from dynotune.schema.run import Readback, RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Estimate
 from dynotune.schema.task import SwitchArms
@@ -72,7 +72,8 @@ class Stretch(msgspec.Struct, frozen=True):
 class Block(msgspec.Struct, frozen=True, kw_only=True):
     """Two stretches with the candidate (given by its index) and two without, in `order`, where A means without.
 
-    `begin_s`, `end_s`: of the whole block, including steps that are not counted; CLOCK_MONOTONIC.
+    `begin_s`, `end_s`: of the whole block, including steps that are not counted; CLOCK_MONOTONIC. `readback`: of the
+    candidate's settings, at the end of the block, as far as switches report it.
     """
 
     arm: int
@@ -82,6 +83,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     end_s: float
     baseline: list[Stretch]
     candidate: list[Stretch]
+    readback: list[Readback] = []
 
     def unit_s(self, *, by_sample: bool) -> tuple[float, float]:
         """Return seconds per sample, or per step, of the baseline and of the candidate."""

@@ -98,9 +98,10 @@ def not_known(study: Study) -> Table:
 def readback(study: Study) -> Table:
     header = "Knob:code | Asked:code | Found:code | Witness:text"
     rows = []
-    for one in study.readback.values():
+    known = study.readback | {one.knob: one for tested in study.within for one in tested.readback.values()}
+    for one in known.values():
         found = f"unknown: {one.found.reason}" if isinstance(one.found, Unknown) else one.found
-        rows.append([one.knob, one.asked, found, one.witness or NOTHING])
+        rows.append([one.knob, one.asked, found, "; ".join(filter(None, (one.witness, one.detail))) or NOTHING])
     return Table("Read back from the running program", header, rows)
 
 

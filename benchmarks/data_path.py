@@ -269,8 +269,10 @@ def by_decoder(given: argparse.Namespace, size: str, workers: int, lane: Lane) -
 
 def decoders_table(rows: dict[str, Row]) -> Iterator[str]:
     for key, row in rows.items():
-        told = ", ".join(f"{name} {one.get('images_per_s', float('nan')):.0f}" for name, one in row.items())
-        yield f"{key:20} images/s: {told}"
+        speeds = {
+            name: one["images_per_s"] for name, one in row.items() if isinstance(one, dict) and "failed" not in one
+        }
+        yield f"{key:20} images/s: {', '.join(f'{name} {value:.0f}' for name, value in speeds.items())}"
 
 
 def tune(given: argparse.Namespace) -> Iterator[Job]:
@@ -289,17 +291,24 @@ def tuned(given: argparse.Namespace, size: str, workers: int, lane: Lane) -> Row
             recipe.unlink(missing_ok=True)
             options = ["--allow", "numerics", "--budget", given.tune, "--output", str(recipe), *exclude]
             begin = time.monotonic()
-            lane.dynotune("tune", options, program)
-            return {"took_s": time.monotonic() - begin, "recipe": recipe.read_text() if recipe.is_file() else ""}
+            study = lane.dynotune("tune", options, program)
+            last = study["confirmed"] or next(reversed(study["within"]), {})
+            told = {name: last.get(name) for name in ("candidate_settings", "verdict", "speedup", "ci", "num_pairs")}
+            text = recipe.read_text() if recipe.is_file() else ""
+            return {"took_s": time.monotonic() - begin, "recipe": text, "last": told}
 
         arms: dict[str, list[str]] = {"as written": []}
         for name, exclude in {"with decoders": [], "without": ["--exclude", "decode.backend"]}.items():
+            if given.half not in (None, name):
+                continue
             key = f"tune {size} {workers} workers: {name}"
             row[name] = remembered(given, key, lambda exclude=exclude: found(exclude))
             if row[name]["recipe"]:
                 recipe = Path(folder, f"{name.replace(' ', '-')}.toml")
                 recipe.write_text(row[name]["recipe"])
                 arms[name] = ["--recipe", str(recipe)]
+        if given.half:
+            raise RuntimeError("this half is kept; run it again without --half to go on")
         speeds: dict[str, list[float]] = {name: [] for name in arms}
         for _ in range(min(2, given.pairs)):
             for name, options in arms.items():
@@ -536,6 +545,7 @@ def main() -> None:
     )
     parser.add_argument("--compare", default="60s", help="budget of one comparison")
     parser.add_argument("--tune", default="100s", help="budget of one tune")
+    parser.add_argument("--half", choices=("with decoders", "without"), help="make this tune alone, and keep it")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     out = given.out = given.out or RESULTS / f"data_path_{given.device}.json"

@@ -66,6 +66,7 @@ class Program:
         before=lambda ran, number: None,
         world_size=1,
         step_s=0.0,
+        waits=False,
     ):
         self.torch = SimpleNamespace(fast=False, slow=False, cuda=Cuda())
         self.cost_s, self.before = cost_s, before
@@ -80,6 +81,7 @@ class Program:
                 "seed": 3,
                 "at_step": FIRST_STEP,
                 "step_s": step_s,
+                "waits": waits,
                 "stretch_steps": stretch_steps,
             },
         )
@@ -206,6 +208,19 @@ def test_after_a_switch_as_many_batches_as_were_made_before_it_are_used_up(progr
     ran.program.loader_begun("loader", SimpleNamespace(num_workers=4, prefetch_factor=3))
     ran.run()
     assert ran.ratios(0) == pytest.approx([0.04 / 0.035] * 2)
+
+
+def test_stretches_of_a_program_that_waits_hold_equally_many_batches_of_each_worker(program):
+    """Batches of four workers come at once, one of each: a step waits for them, and the next three do not."""
+
+    def cost_s(ran, number):
+        return 0.4 * (number % 4 == 0)
+
+    ran = program([FAST], num_blocks=6, cost_s=cost_s, waits=True)
+    ran.program.loader_begun("loader", SimpleNamespace(num_workers=4, prefetch_factor=1))
+    ran.run()
+    assert {stretch["num_steps"] for block in ran.named("arm_block") for stretch in block["baseline"]} == {8}
+    assert ran.ratios(0) == pytest.approx([(0.1 + 0.01) / (0.1 + 0.005)] * 6)
 
 
 def test_workers_that_are_not_drawn_from_end_their_work_before_anything_is_timed(program):

@@ -220,9 +220,9 @@ def test_stretches_are_long_enough_and_hold_whole_epochs_where_these_are_short(s
     assert switching._stretch_steps([record_of(step_s, epoch)], 0.15, step_s, []) == num_steps
 
 
-def test_a_stretch_holds_a_batch_of_each_worker():
+def test_of_ranks_a_stretch_holds_a_batch_of_each_worker():
     arms = [arm_of("loader.num_workers=24", "loader.pin_memory=true"), arm_of("loader.num_workers=2")]
-    assert switching._stretch_steps([record_of(2.0, 0)], 0.15, 2.0, arms) == 24
+    assert switching._stretch_steps([record_of(2.0, 0)] * 2, 0.15, 2.0, arms) == 24
 
 
 # Real runs

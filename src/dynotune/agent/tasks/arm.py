@@ -62,6 +62,12 @@ class Arm:
     def num_queued(self) -> int:
         return max([0, *(switch.num_queued for switch in self._switches)])
 
+    @property
+    def num_workers(self) -> int:
+        """Return the largest number of workers of a loader now."""
+        own = self.program.num_workers
+        return max(switch.num_workers for switch in self._switches) or own if self.is_on else own
+
     def around_root(self, call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
         entered: list[Surroundings] = []
         for switch in self._switches:

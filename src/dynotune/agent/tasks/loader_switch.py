@@ -45,6 +45,10 @@ class LoaderSwitch(Switch):
     def num_queued(self) -> int:  # type: ignore[override]
         return self._router.num_queued(dict(self._options))
 
+    @property
+    def num_workers(self) -> int:  # type: ignore[override]
+        return int(dict(self._options).get("num_workers", 0))
+
     def on(self) -> None:
         self._router.refuse(dict(self._options))
         if self._decoder is not None and importlib.util.find_spec("PIL") is None:

@@ -314,7 +314,7 @@ class SwitchArms(Task):
 
     def _stretch(self, arm: Arm) -> Stops:
         """Return the wall time (s) of the stretch's steps, the number of samples or None, and the number of steps."""
-        length, steps = self._stretch_steps, self.program.steps
+        length, steps = self._length(arm), self.program.steps
         for repeats_left in range(MOST_REPEATS, -1, -1):
             num_epochs = steps.num_epochs
             before = self._counters()
@@ -344,6 +344,13 @@ class SwitchArms(Task):
             "num_steps": steps.num_steps - num_steps,
             "num_samples": None if uncounted else steps.num_samples - counted[0],
         }
+
+    def _length(self, arm: Arm) -> int:
+        """Return the number of steps in a stretch."""
+        if not self.order.get("waits") or self._has_ranks or self._has_short_epochs:
+            return self._stretch_steps
+        num_workers = max(1, arm.num_workers)
+        return -(-self._stretch_steps // num_workers) * num_workers
 
     def _steps(self, length: int, begin_s: float) -> Stops:
         """Wait for the steps of a stretch; with several ranks or whole epochs, wait for all steps without limit."""

@@ -50,6 +50,8 @@ class Switch:
     """Whether its effect costs no more when an epoch begins."""
     num_queued = 0
     """Largest number of ready batches from before the last switch."""
+    num_workers = 0
+    """Number of workers of each loader while the switch is on; 0 if the switch does not set it."""
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
         self.planned, self.program, self.torch = planned, program, program.torch

@@ -104,11 +104,22 @@ def recent_step_s(record: Record) -> float:
 
     Batches come in bursts, one of each worker, so most steps wait for none. The begin of an epoch is left out.
     """
-    steps = zip(record.step_s[-RECENT_STEPS:], record.steps[-RECENT_STEPS:], strict=True)
-    usual = [(step_s, step.wait_s) for step_s, step in steps if not step.flags & EPOCH]
+    usual = _recent(record)
     if len(usual) < FEWEST_STEPS:
         return _median_s(record)
     return max(statistics.median(a - b for a, b in usual) + statistics.fmean(b for _, b in usual), 1e-6)
+
+
+def recent_wait_share(record: Record) -> float:
+    """Return the share of recent steps for which the program waited for a batch."""
+    usual = _recent(record)
+    return sum(wait_s for _, wait_s in usual) / max(sum(step_s for step_s, _ in usual), 1e-6)
+
+
+def _recent(record: Record) -> list[tuple[float, float]]:
+    """Return duration and wait of recent steps, without those that begin an epoch."""
+    steps = zip(record.step_s[-RECENT_STEPS:], record.steps[-RECENT_STEPS:], strict=True)
+    return [(step_s, step.wait_s) for step_s, step in steps if not step.flags & EPOCH]
 
 
 def _median_s(record: Record) -> float:

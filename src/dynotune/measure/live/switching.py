@@ -21,7 +21,7 @@ from dynotune.launch.process import environment
 from dynotune.launch.records import Record
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import epoch_steps
-from dynotune.measure.live.placement import earliest, recent_step_s
+from dynotune.measure.live.placement import earliest, recent_step_s, recent_wait_share
 from dynotune.measure.live.request import Watcher
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema import document
@@ -37,6 +37,8 @@ CONFIDENCE = 0.95
 # A process that the kernel preempts is away for some milliseconds, which a short stretch contains or not.
 STRETCH_S = 0.15
 FEWEST_STEPS = 4
+# With a larger share of waits for the loader, its bursts of batches matter.
+WAITS = 0.05
 # If epochs take at most this many stretches, a stretch contains whole epochs.
 MOST_STRETCHES_AN_EPOCH = 4
 # A candidate that ends the program with an error also ends the others' turns; they begin again without it.
@@ -181,6 +183,7 @@ def switch_arms(
             stretch_steps=_stretch_steps(records, stretch_s, step_s, waiting),
             seed=request.seed or 0,
             step_s=step_s,
+            waits=_workers(waiting) != [] or recent_wait_share(records[0]) > WAITS,
             num_results=num_results,
             rounding=rounding,
             give_up_slow=give_up_slow,
@@ -413,14 +416,17 @@ def _key(event: Mapping[str, Any], keys: Sequence[str]) -> str | None:
 def _stretch_steps(records: Sequence[Record], stretch_s: float, step_s: float, arms: Sequence[Arm]) -> int:
     """Return the number of steps of a stretch that is long enough to time, with whole epochs if epochs are short.
 
-    Workers make batches concurrently, so batches come in groups; a stretch contains one batch of each worker.
+    All ranks take equally many steps, so there a stretch has a batch of each worker of any candidate.
     """
-    workers = [int(str(one.value)) for arm in arms for one in arm.settings if one.knob == "loader.num_workers"]
-    num_steps = max(FEWEST_STEPS, math.ceil(stretch_s / step_s), *workers)
+    num_steps = max(FEWEST_STEPS, math.ceil(stretch_s / step_s), *(_workers(arms) if len(records) > 1 else ()))
     epoch = epoch_steps(records)
     if epoch is not None and epoch <= MOST_STRETCHES_AN_EPOCH * num_steps:
         num_steps = math.ceil(num_steps / epoch) * epoch
     return num_steps
+
+
+def _workers(arms: Sequence[Arm]) -> list[int]:
+    return [int(str(one.value)) for arm in arms for one in arm.settings if one.knob == "loader.num_workers"]
 
 
 def _block(event: dict[str, Any]) -> Block | None:

@@ -567,6 +567,15 @@ def test_the_lanes_of_a_study_are_found_once_by_a_run_of_the_command_in_each(in_
     assert (trial.lane, gpus[trial.run]) == (2, "GPU-2")
 
 
+def test_lanes_do_not_lengthen_the_window(in_lanes):
+    bench, _, _ = in_lanes
+    pilots(bench)
+    bench._budget_s = bench.elapsed_s() + 12 * bench.run_s(BASELINE)
+    alone = bench._window()
+    bench.all_lanes()
+    assert bench._window().num_steps <= alone.num_steps
+
+
 def test_a_study_that_ends_before_its_fresh_runs_says_that_no_lane_was_used(in_lanes):
     bench, _, _ = in_lanes
     bench.close()

@@ -565,9 +565,11 @@ def test_the_value_that_the_live_run_showed_to_be_fastest_stands_for_its_knob() 
 
 
 class InLanes(SimulatedBench):
+    num_lanes = 2
+
     def all_lanes(self):
         cpus = frozenset(os.sched_getaffinity(0))
-        return [lanes.Lane(1, "GPU-1", cpus), lanes.Lane(2, "GPU-2", cpus)]
+        return [lanes.Lane(number, f"GPU-{number}", cpus) for number in range(1, self.num_lanes + 1)]
 
     def run(self, arm, phase, block, lane=lanes.WHOLE):
         with self.side.lock:
@@ -588,6 +590,17 @@ def test_blocks_and_confirming_pairs_stay_in_their_lanes_and_the_answer_is_that_
     assert set[int]().union(*(found for (phase, _), found in in_lane.items() if phase == "prune")) == {1, 2}
     assert study.confirmed is not None
     assert [pair.lane for pair in study.confirmed.pairs] == [1 + at // 2 % 2 for at in range(study.confirmed.num_pairs)]
+
+
+def test_no_lane_is_idle_while_blocks_of_a_round_remain() -> None:
+    """The bundle gains nothing, so its round ends at the first look: until then each lane has a block."""
+    candidates = [candidate(f"slow{at}=1", needs_warm_cache=False) for at in range(2)]
+    bench = InLanes(Table({"slow0=1": -0.1, "slow1=1": -0.1}), budget_s=BUDGET_S, noise=SOME_NOISE)
+    bench.num_lanes = 4
+    study = search(study_of(candidates, budget_s=BUDGET_S), bench, lambda study: None, Silent())
+    of_first = range(1, 1 + study.rounds[0].num_blocks)
+    used = {(trial.block, trial.lane) for trial in study.trials if trial.phase == "prune" and trial.block in of_first}
+    assert len({lane for _, lane in used}) == len(used) == 4
 
 
 def test_a_baseline_that_fails_in_a_lane_ends_the_study_once_all_lanes_are_done() -> None:

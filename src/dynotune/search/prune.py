@@ -171,10 +171,11 @@ def _run(work: Search, round_: Round) -> None:
     whole = arm(round_.whole)
     arms = [BASELINE, whole, *map(arm, [*round_.arms.values(), *round_.values.values()])]
     first, last = round_.first_block, round_.first_block + round_.num_blocks
-    work.run_blocks(arms, "prune", range(first, min(last, first + FEWEST_BLOCKS)))
+    look = min(last, first + max(FEWEST_BLOCKS, len(work.bench.all_lanes())))
+    work.run_blocks(arms, "prune", range(first, look))
     gain = Fit(work.trials("prune")).gain(whole.key)
     if gain is not None and gain.log > work.margin:
-        work.run_blocks(arms, "prune", range(first + FEWEST_BLOCKS, last))
+        work.run_blocks(arms, "prune", range(look, last))
 
 
 def _next_block(work: Search) -> int:

@@ -357,14 +357,17 @@ class RealBench:
         )
 
     def _window(self) -> WindowPlan:
-        """Plan the timed window of all runs from the pilots so far and the remaining time."""
+        """Plan the timed window of all runs from the pilots so far and the remaining time.
+
+        Lanes shorten the search, not its windows: the runs of a block still follow one another.
+        """
         others = [outcome for key, outcome in self._pilots.items() if key != BASELINE.key]
         return study_window(
             self._request,
             self._pilots[BASELINE.key],
             others,
             self.left_s(),
-            num_runs=math.ceil(self._num_runs / max(1, len(self._lanes))),
+            num_runs=self._num_runs,
             num_ahead=num_ahead(self._study.candidates),
         )
 

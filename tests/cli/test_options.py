@@ -6,12 +6,12 @@ import msgspec
 import pytest
 import typer
 
-from dynotune.cli import compare, diagnose, options, recipe, startup, startup_caches, trace, tune
+from dynotune.cli import compare, diagnose, options, recipe, startup, trace, tune
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
 COMMANDS = (
-    compare.compare, diagnose.diagnose, recipe.verify, startup_caches.warm, startup.time, trace.trace, tune.tune,
+    compare.compare, diagnose.diagnose, recipe.verify, startup.warm, startup.time, trace.trace, tune.tune,
 )  # fmt: skip
 
 

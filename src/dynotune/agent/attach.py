@@ -11,9 +11,9 @@ import sys
 from time import perf_counter
 
 from .apply.settings import Settings
-from .core import dynamo_skip, observe
+from .core import observe
 from .core.annotations import Any, Around, Key
-from .core.covers import covers, on_compilations
+from .core.covers import covers, on_compilations, skip_agent_code
 from .core.device import device_allocations, is_capturing, synchronise
 from .core.errors import ErrorLog, guarded
 from .core.hooks import AfterImport
@@ -169,7 +169,7 @@ class Agent:
         )
         roots.watch_all()
         torch.compile = roots.pause(torch.compile)
-        self._hooks.call("torch._dynamo.eval_frame", dynamo_skip.skip)
+        self._hooks.call("torch._dynamo.eval_frame", skip_agent_code)
         self._hooks.call("torch._dynamo.callback", lambda module: self._watch_compilations(module, roots))
         # dynamo must take the original call for the unpatched one, also if dynamo is imported now.
         self._hooks.call(

@@ -48,10 +48,10 @@ def watch_roots(torch, settings):
 
 def skip_own_frames():
     """As the agent does once the compiler is imported: it does not begin with a frame of the agent."""
-    from _dynotune_agent.core import dynamo_skip
+    from _dynotune_agent.core.covers import skip_agent_code
 
     if "torch._dynamo.eval_frame" in sys.modules:
-        dynamo_skip.skip(sys.modules["torch._dynamo.eval_frame"])
+        skip_agent_code(sys.modules["torch._dynamo.eval_frame"])
 
 
 def watch_loaders(torch, settings):

@@ -105,8 +105,6 @@ def recent_step_s(record: Record) -> float:
     Batches come in bursts, one of each worker, so most steps wait for none. The begin of an epoch is left out.
     """
     usual = _recent(record)
-    if len(usual) < FEWEST_STEPS:
-        return _median_s(record)
     return max(statistics.median(a - b for a, b in usual) + statistics.fmean(b for _, b in usual), 1e-6)
 
 
@@ -117,9 +115,10 @@ def recent_wait_share(record: Record) -> float:
 
 
 def _recent(record: Record) -> list[tuple[float, float]]:
-    """Return duration and wait of recent steps, without those that begin an epoch."""
-    steps = zip(record.step_s[-RECENT_STEPS:], record.steps[-RECENT_STEPS:], strict=True)
-    return [(step_s, step.wait_s) for step_s, step in steps if not step.flags & EPOCH]
+    """Return duration and wait of recent steps, without those that begin an epoch if there are others."""
+    steps = [*zip(record.step_s[-RECENT_STEPS:], record.steps[-RECENT_STEPS:], strict=True)]
+    usual = [(step_s, step.wait_s) for step_s, step in steps if not step.flags & EPOCH]
+    return usual or [(step_s, step.wait_s) for step_s, step in steps]
 
 
 def _median_s(record: Record) -> float:

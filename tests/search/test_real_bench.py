@@ -530,6 +530,15 @@ def test_a_guarded_run_that_fails_leaves_it_unknown_and_is_not_repeated(bench, g
     assert guard.asked == [AUTOCAST.key]
 
 
+def test_calls_with_the_same_inputs_tell_nothing_of_a_decoder(monkeypatch, tmp_path):
+    decoder = arm([Setting("decode.backend", "opencv")])
+    both = arm([*AUTOCAST.settings, *decoder.settings])
+    monkeypatch.setattr(within_run.guard, "within", lambda settings, event: guarded(arm(settings), ok=True))
+    guards = within_run.Guards(spec(), tmp_path, {}, [])
+    guards.seen(both, {})
+    assert [guards.is_known(one) for one in (AUTOCAST, decoder, both)] == [True, False, False]
+
+
 def test_results_of_an_earlier_sitting_are_not_compared_again(runs, guard, tmp_path):
     bench = bench_in(tmp_path, guarded=[guarded(AUTOCAST, ok=False)])
     assert bench.check(AUTOCAST).ended == "wrong-results"

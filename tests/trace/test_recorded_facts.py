@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dynotune.schema.trace_summary import TraceSummary
-from dynotune.trace.facts import device_time, idle, steps
+from dynotune.trace.facts import busy_time, idle, steps
 from dynotune.trace.summary import summarise
 from dynotune.trace.timeline import UNKNOWN, Timeline
 
@@ -61,7 +61,7 @@ def test_busy_and_idle_time_are_those_of_the_raw_events(name: str):
     timeline, window, moved = timeline_of(name), window_of(name), raw_clock(name)
     spans = [(kind, kernel, start + moved, end + moved) for kind, kernel, start, end in raw_device_spans(name)]
     (device,) = timeline.devices
-    busy = device_time.busy(timeline, device, window)
+    busy = busy_time.busy(timeline, device, window)
     copies = [(start, end) for kind, _, start, end in spans if kind == "gpu_memcpy"]
     collectives = [(start, end) for _, kernel, start, end in spans if "nccl" in kernel]
     compute = [(start, end) for kind, kernel, start, end in spans if kind != "gpu_memcpy" and "nccl" not in kernel]
@@ -92,7 +92,7 @@ def test_over_the_devices_own_span_the_figures_are_those_found_by_hand(
     first = min(start for _, _, start, _ in raw_device_spans(name))
     length = window[1] - window[0]
     assert round(union_ns(kernels, (first, first + length)) / 1000, 1) == kernels_us
-    busy = device_time.busy(timeline, device, window).total_ns
+    busy = busy_time.busy(timeline, device, window).total_ns
     assert round(busy / 1000 - kernels_us, 1) == others_us
 
 

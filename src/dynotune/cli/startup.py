@@ -9,19 +9,7 @@ import msgspec
 import typer
 
 from dynotune.cli import HELP_OF, answers, options, with_command
-from dynotune.cli.options import (
-    Budget,
-    Json,
-    Margin,
-    Python,
-    Resume,
-    check_json,
-    environment,
-    num_bytes,
-    number,
-    option,
-    runs_a_command,
-)
+from dynotune.cli.options import Budget, Json, Margin, Python, Resume, check_json, environment, number, option
 from dynotune.schema.caches import TITLES
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
@@ -101,7 +89,7 @@ def _places(paths: list[Path], python: str | None, command: list[str] | None) ->
     return places
 
 
-@runs_a_command("ready_pattern", "seed", seed=0)
+@options.runs_a_command("ready_pattern", "seed", seed=0)
 def time(
     context: typer.Context,
     blocks: Annotated[int, option("startup_blocks", **number(2, 12))] = 12,
@@ -144,7 +132,7 @@ def time(
 Caches = Annotated[Path | None, option("startup_caches")]
 
 
-@runs_a_command("ready_pattern", "run_to_end")
+@options.runs_a_command("ready_pattern", "run_to_end")
 def warm(
     context: typer.Context,
     caches: Caches = None,
@@ -240,7 +228,7 @@ def unpack(
             f"Nothing says that {file} is to be trusted. {reports.DANGER}",
             hint="Give the digest that pack printed with --sha256, or --trust if you made it or know who did.",
         )
-    most_bytes = num_bytes(max_size, "--max-size")
+    most_bytes = options.num_bytes(max_size, "--max-size")
     env = environment()
     with cache_unpack.opened(file) as stream:
         if sha256 is not None:

@@ -209,8 +209,8 @@ def _measured(comparison: Comparison) -> list[str]:
     lines = [f"A step is: {comparison.step}."] if comparison.step else []
     if comparison.within and comparison.pairs:
         lines.append(
-            f"Each block compared both arms within one process: {comparison.stretch_steps} steps with the "
-            "candidate and as many without, twice each. --in-process never compares fresh processes."
+            f"Each block compared both arms within one process: at least {comparison.stretch_steps} steps with the "
+            "candidate and at least as many without, twice each. --in-process never compares fresh processes."
         )
     if comparison.run.objective == "time-to-first-step":
         lines.append("Each run ended when its first step was known; the device was synchronised at its end.")

@@ -56,7 +56,7 @@ class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
     Args:
         arms: the settings of each.
         num_blocks: number of blocks per arm: two runs of steps with and two without the arm, in the order ABBA or BAAB.
-        stretch_steps: number of steps in each of a block's four runs of steps.
+        stretch_steps: fewest steps in each of a block's four runs of steps.
         seed: random seed for the order within each block, and for the order of the arms.
         step_s: seconds of a step of the baseline, if known.
         waits: whether steps wait for the loader. Its workers make batches at the same time, so batches come in bursts;

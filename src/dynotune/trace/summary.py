@@ -10,11 +10,10 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import DeviceTime, Gap, Idle, Kernels, Overlap, Place, TraceSummary
 from dynotune.trace.causes import ranking
 from dynotune.trace.facts import (
+    busy_time,
     call_order,
     copies,
     cuda_calls,
-    device_time,
-    host_time,
     idle,
     kernels,
     memory,
@@ -61,7 +60,7 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
         ranks=compared,
         operators=of_operators,
         memory=[row for one in facts for row in memory.facts(one.timeline, one.window)],
-        hosts=[host_time.facts(one.timeline, one.window) for one in facts],
+        hosts=[busy_time.of_host(one.timeline, one.window) for one in facts],
         unsynced=[
             row
             for one in facts
@@ -101,7 +100,7 @@ def _kernels(timeline: Timeline, window: tuple[int, int], num_steps: int | None)
 def _on_device(timeline: Timeline, index: int, window: tuple[int, int], places: Places) -> OnDevice:
     gaps = idle.gaps(timeline, index, window)
     where = places.mostly(gaps.thread, gaps.start_ns, gaps.end_ns)
-    return OnDevice(device_time.busy(timeline, index, window), gaps, where)
+    return OnDevice(busy_time.busy(timeline, index, window), gaps, where)
 
 
 def _place_of(facts: RankFacts) -> Callable[[Ints], list[Place]]:

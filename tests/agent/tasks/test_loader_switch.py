@@ -79,13 +79,16 @@ while not sources.waiting((("num_workers", 2),))[0]:
 print("of 8, ready", _done(own)[0], "begun since", begun.acquire(block=False))
 for _ in range(200):
     gate.release()
+sources.release_own()
+drawn = [int(type(own).__next__(own))]  # as another task draws
 assert sources.turn(own, None, {}) is own
-drawn = []
 while True:
     try:
         drawn.append(int(sources.draw(type(own).__next__, own, own)))
     except StopIteration:
         break
+sources._hold(own)  # which has ended
+sources._release(own)
 print(sorted(drawn) == list(range(80)), drawn[:60] == list(range(60)))
 """
 

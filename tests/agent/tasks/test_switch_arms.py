@@ -218,9 +218,24 @@ def test_stretches_of_a_program_that_waits_hold_equally_many_batches_of_each_wor
 
     ran = program([FAST], num_blocks=6, cost_s=cost_s, waits=True)
     ran.program.loader_begun("loader", SimpleNamespace(num_workers=4, prefetch_factor=1))
+    ran.program.loader_begun("for validation", SimpleNamespace(num_workers=5, prefetch_factor=1))
     ran.run()
     assert {stretch["num_steps"] for block in ran.named("arm_block") for stretch in block["baseline"]} == {8}
     assert ran.ratios(0) == pytest.approx([(0.1 + 0.01) / (0.1 + 0.005)] * 6)
+
+
+def test_a_stretch_is_not_lengthened_to_an_epoch(program):
+    """Whole bursts of 24 batches would hold the begin of each epoch in every stretch of one arm alone."""
+
+    def before(ran, number):
+        if number % 20 == 0:
+            ran.begin_epoch()
+
+    ran = program([FAST], num_blocks=2, before=before, stretch_steps=4, waits=True)
+    ran.program.steps.epoch_steps = 20
+    ran.program.loader_begun("loader", SimpleNamespace(num_workers=24, prefetch_factor=1))
+    ran.run()
+    assert {stretch["num_steps"] for block in ran.named("arm_block") for stretch in block["baseline"]} == {4}
 
 
 def test_workers_that_are_not_drawn_from_end_their_work_before_anything_is_timed(program):

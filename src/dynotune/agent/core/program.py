@@ -17,7 +17,7 @@ class Program:
         state: the recorded state of the process; None in a run that is not observed.
         num_compilations: number of graphs compiled so far.
         num_queued: largest number of batches that the loaders' workers may have ready.
-        num_workers: largest number of workers of a loader.
+        num_workers: number of workers of each loader.
         replays_graphs: whether a captured CUDA graph was launched.
         compiles_itself, replays_itself: whether the program compiled, or replayed graphs, before any candidate was
             switched on; None if not yet recorded.
@@ -39,7 +39,8 @@ class Program:
         self.num_compilations = 0
         self.compiles_itself: bool | None = None
         self.replays_itself = False
-        self.num_queued = self.num_workers = 0
+        self.num_queued = 0
+        self.num_workers: dict[Any, int] = {}
         self.replays_graphs = False
         self.loader_begun_s: dict[Any, float] = {}
         # Whether the parent has ordered a task that has not begun. Set by the task queue.
@@ -55,7 +56,7 @@ class Program:
         """Note that the loader's iterator is created or restarted, so that the loader's workers begin now."""
         self.loader_begun_s[key] = perf_counter()
         workers = int(getattr(loader, "num_workers", 0) or 0)
-        self.num_workers = max(self.num_workers, workers)
+        self.num_workers[key] = workers
         self.num_queued = max(self.num_queued, workers * int(getattr(loader, "prefetch_factor", 0) or 2))
 
     def ranks(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import weakref
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from queue import Empty
 from threading import get_ident
 
@@ -57,6 +57,7 @@ class LoaderSwitch(Switch):
 
     def off(self) -> None:
         self._router.active = None
+        self._router.release_own()
 
     def answers(self) -> list[Answer]:
         return [] if self._decoder is None else self._decoder.readback()
@@ -92,9 +93,17 @@ class Router:
         return max([0, *(sources.num_queued(options) for sources in self._seen.values())])
 
     def waiting(self) -> tuple[bool, int]:
-        """Return whether the workers of unused iterators are idle, and the number of batches ready to be drawn."""
+        """Return whether all workers are as they will stay, and the number of batches ready to be drawn.
+
+        Workers of unused iterators then are idle, and those of used ones have no batch ready, or their queue is full.
+        """
         found = [sources.waiting(self.active) for sources in list(self._seen.values())]
         return all(quiet for quiet, _ in found), max([0, *(num for _, num in found)])
+
+    def release_own(self) -> None:
+        """Let the workers of the program's own iterators go on, whoever draws from these iterators next."""
+        for sources in list(self._seen.values()):
+            sources.release_own()
 
     def refuse(self, options: dict[str, Any]) -> None:
         """Raise NotSwitched if no loader of the steps can give batches with the given options."""
@@ -184,9 +193,13 @@ class _Sources:
         """Return the same as `Router.waiting`."""
         own = self._own()
         drawn = own if options is None else self._others.get(options)
-        idle = [each for each in (own, *self._others.values()) if each is not None and each is not drawn]
-        done = [(*_done(each), len(self._held.get(id(each), ()))) for each in idle]
-        return all(ready >= asked - held for ready, asked, held in done), 0 if drawn is None else _done(drawn)[0]
+        ready, asked = _done(drawn)
+        is_settled = ready == 0 or asked - ready <= getattr(drawn, "_num_workers", 0)
+        for idle in (own, *self._others.values()):
+            if idle is not drawn:
+                made, wanted = _done(idle)
+                is_settled &= made >= wanted - len(self._held.get(id(idle), ()))
+        return is_settled, ready
 
     def _has(self, name: str) -> Any:
         return getattr(self._own(), "_" + name, None)
@@ -196,8 +209,8 @@ class _Sources:
         if options is not None and options not in self._others:
             self._others[options] = self._made(own, dict(options), decoders.get(options))
         if options != self._drawn:
-            self._hold(own if self._drawn is None else self._others.get(self._drawn))
-            self._drawn = options
+            before, self._drawn = self._drawn, options
+            self._hold(own if before is None else self._others.get(before))
         return own if options is None else self._others[options]
 
     def _hold(self, iterator: Any) -> None:
@@ -207,12 +220,16 @@ class _Sources:
             try:
                 while True:
                     held.append((queue, queue.get_nowait()))
-            except Empty:
+            except (Empty, ValueError, OSError):  # an iterator that has ended has closed its queues
                 continue
+
+    def release_own(self) -> None:
+        self._release(self._own())
 
     def _release(self, iterator: Any) -> None:
         for queue, task in self._held.pop(id(iterator), ()):
-            queue.put(task)
+            with suppress(ValueError, OSError):
+                queue.put(task)
 
     def draw(self, original: Callable[[Any], Any], own: Any, source: Any) -> Any:
         """Draw a batch of `source`; once the sampler is exhausted, draw a batch that another iterator has left."""

@@ -349,8 +349,9 @@ class SwitchArms(Task):
         """Return the number of steps in a stretch."""
         if not self.order.get("waits") or self._has_ranks or self._has_short_epochs:
             return self._stretch_steps
-        num_workers = max(1, arm.num_workers)
-        return -(-self._stretch_steps // num_workers) * num_workers
+        num_workers, epoch_steps = max(1, arm.num_workers), self.program.steps.epoch_steps
+        length = -(-self._stretch_steps // num_workers) * num_workers
+        return length if epoch_steps is None or length < epoch_steps else self._stretch_steps
 
     def _steps(self, length: int, begin_s: float) -> Stops:
         """Wait for the steps of a stretch; with several ranks or whole epochs, wait for all steps without limit."""

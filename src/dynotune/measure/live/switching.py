@@ -103,7 +103,7 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
         results: for each candidate, results of calls without and with the candidate; events of the agent.
         reason: why the run ended before all candidates had all their blocks; empty if no block is missing.
         ran_out: whether the run ended, without an error, before all candidates had all their blocks.
-        stretch_steps: steps in each stretch; 0 if no stretch began.
+        stretch_steps: fewest steps in a stretch; 0 if no stretch began.
         wall_s: duration of all runs, starts included.
         folder: folder of the last run.
         step: description of a step.

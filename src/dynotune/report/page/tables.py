@@ -98,7 +98,7 @@ def not_known(study: Study) -> Table:
 def readback(study: Study) -> Table:
     header = "Knob:code | Asked:code | Found:code | Witness:text"
     rows = []
-    known = study.readback | {one.knob: one for tested in study.within for one in tested.readback.values()}
+    known = {one.knob: one for tested in study.within for one in tested.readback.values()} | study.readback
     for one in known.values():
         found = f"unknown: {one.found.reason}" if isinstance(one.found, Unknown) else one.found
         rows.append([one.knob, one.asked, found, "; ".join(filter(None, (one.witness, one.detail))) or NOTHING])

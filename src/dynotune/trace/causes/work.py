@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from dynotune.schema.trace_summary import Copies, KernelClass, Place
 from dynotune.text import words
 from dynotune.trace.facts import intervals
+from dynotune.trace.facts.busy_time import work_sets
 from dynotune.trace.facts.copies import kind_of
-from dynotune.trace.facts.device_time import work_sets
 from dynotune.trace.facts.kernel_names import CLASSES, is_fp32_matmul, is_misaligned, is_of_half, is_slow_product
 from dynotune.trace.facts.kernels import POINTWISE, classes_of, math_attention, spared_ns
 from dynotune.trace.facts.rank_facts import (

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Called, Caller, Operator
-from dynotune.trace.facts.host_time import COMPILED
+from dynotune.trace.facts.busy_time import COMPILED
 from dynotune.trace.facts.idle import loader_spans
 from dynotune.trace.facts.nesting import Nesting, begins_inside, nest, outermost, parents
 from dynotune.trace.facts.source_locations import has_file, is_users

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dynotune.schema.trace_summary import Communication, Copies, Kernels, Place
-from dynotune.trace.facts.device_time import Busy
+from dynotune.trace.facts.busy_time import Busy
 from dynotune.trace.facts.idle import Gaps
 from dynotune.trace.facts.source_locations import PlaceRows, Places
 from dynotune.trace.facts.steps import Steps

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.trace.facts.device_time import Busy, busy
+from dynotune.trace.facts.busy_time import Busy, busy
 
 from ..made import Made
 

@@ -93,9 +93,6 @@ def _rule_of(variable: Variable) -> Rule:
     return judge
 
 
-VARIABLES = tuple(map(_rule_of, TABLES["slows"]))
-
-
 @machine_rule(candidates=machine.unset(*dict.fromkeys(flag.name for flag in FLAGS)))
 def debug_flags_left_on(view: ObservationView) -> Judgements:
     flags = [flag for flag in FLAGS if flag.is_set(view)]
@@ -192,3 +189,6 @@ def bytecode_not_kept(view: ObservationView) -> Judgements:
         remedy=f"{way}, or compile the modules once, for instance while an image is built.",
         commands=compiles,
     )
+
+
+VARIABLES = tuple(map(_rule_of, TABLES["slows"]))

@@ -59,8 +59,8 @@ class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
         stretch_steps: fewest steps in each of a block's four runs of steps.
         seed: random seed for the order within each block, and for the order of the arms.
         step_s: seconds of a step of the baseline, if known.
-        waits: whether steps wait for the loader. Its workers make batches at the same time, so batches come in bursts;
-            then each run of steps has equally many batches of each worker.
+        waits: share of their time for which steps wait for the loader. Its workers make batches at the same time, so
+            batches come in bursts; from a share of 5% on, each run of steps has equally many batches of each worker.
         num_results: number of calls per arm whose results are compared with results of these calls without the arm.
         rounding: relative rounding error that the arms may cause; a copy of the module with this error is called, too.
         give_up_slow: whether an arm whose steps take far longer gets no more blocks.
@@ -72,7 +72,7 @@ class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
     stretch_steps: int
     seed: int = 0
     step_s: float = 0.0
-    waits: bool = False
+    waits: float = 0.0
     num_results: int = 0
     rounding: float = 0.0
     give_up_slow: bool = False

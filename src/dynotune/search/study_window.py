@@ -40,7 +40,7 @@ def study_window(
     Args:
         num_runs: number of runs that the time left should afford.
         num_ahead: batches that may be ready when an arm begins its steps: the rate of making batches shows only after
-            these are used up.
+            these are used up, and only in as many further steps, since batches come in bursts.
 
     Raises:
         CannotRunHere: the command ends before it can be timed, or makes too few steps for a verdict.
@@ -63,6 +63,7 @@ def study_window(
         MIN_WINDOW_STEPS,
         math.ceil(max(MIN_WINDOW_S, LEAST_OF_START * whole.start_s) / whole.step_s),
         pilot.fewest_steps(request, whole.step_s),
+        num_ahead,
     )
     least = min(whole.num_steps, fewest)
     whole = _long_enough(whole, steady)

@@ -66,7 +66,7 @@ class Program:
         before=lambda ran, number: None,
         world_size=1,
         step_s=0.0,
-        waits=False,
+        waits=0.0,
     ):
         self.torch = SimpleNamespace(fast=False, slow=False, cuda=Cuda())
         self.cost_s, self.before = cost_s, before
@@ -216,7 +216,7 @@ def test_stretches_of_a_program_that_waits_hold_equally_many_batches_of_each_wor
     def cost_s(ran, number):
         return 0.4 * (number % 4 == 0)
 
-    ran = program([FAST], num_blocks=6, cost_s=cost_s, waits=True)
+    ran = program([FAST], num_blocks=6, cost_s=cost_s, waits=0.8)
     ran.program.loader_begun("loader", SimpleNamespace(num_workers=4, prefetch_factor=1))
     ran.program.loader_begun("for validation", SimpleNamespace(num_workers=5, prefetch_factor=1))
     ran.run()
@@ -231,7 +231,7 @@ def test_a_stretch_is_not_lengthened_to_an_epoch(program):
         if number % 20 == 0:
             ran.begin_epoch()
 
-    ran = program([FAST], num_blocks=2, before=before, stretch_steps=4, waits=True)
+    ran = program([FAST], num_blocks=2, before=before, stretch_steps=4, waits=0.8)
     ran.program.steps.epoch_steps = 20
     ran.program.loader_begun("loader", SimpleNamespace(num_workers=24, prefetch_factor=1))
     ran.run()

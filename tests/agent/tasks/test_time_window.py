@@ -1,7 +1,10 @@
 """The window: synchronised at its ends, whole or not at all. A device in place of a GPU."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from dynotune.agent.tasks import time_window
 from dynotune.agent.tasks.time_window import TimeWindow
 
 from .fake_program import fake_program
@@ -75,6 +78,28 @@ def test_holds_the_steps_after_warm_up(ended):
     assert (fields["first_step"], fields["num_steps"], fields["num_samples"], fields["wait_s"]) == (6, 4, 32, 2.0)
     assert (fields["num_compilations"], fields["num_device_allocations"]) == (0, 0)
     assert 0 < fields["begin_s"] < fields["end_s"]
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "world_size", "epoch_steps", "num_steps"),
+    [(1.0, 1, None, 8), (1e-9, 1, None, 10), (1.0, 2, None, 10), (1.0, 1, 5, 10), (1.0, 1, 100, 8)],
+)
+def test_a_window_that_waits_ends_with_a_whole_burst_of_batches(
+    torch, monkeypatch, wait_s, world_size, epoch_steps, num_steps
+):
+    """Four workers: four batches come at once. Ranks and windows of whole epochs keep their length."""
+    program = fake_program(torch, world_size=world_size, epoch_steps=epoch_steps)
+    program.loader_begun("loader", SimpleNamespace(num_workers=4, prefetch_factor=2))
+    monkeypatch.setattr(time_window, "perf_counter", lambda: 2.0 * program.steps.num_steps)
+    window, stop = TimeWindow(program, {"at_step": 6, "num_steps": 10}), 0
+    program.steps.num_steps = 0
+    for index in range(1, 30):
+        program.steps.num_steps = index
+        program.steps.wait_s += wait_s
+        if index >= stop:
+            stop = window.reached(index)
+    (fields,) = program.events
+    assert (fields["num_steps"], fields["end_s"] - fields["begin_s"]) == (num_steps, 2.0 * num_steps)
 
 
 def test_every_device_that_is_used_is_synchronised_at_both_ends(ended, torch):

@@ -6,6 +6,9 @@ from time import perf_counter
 
 from .annotations import Any, Callable, Event, Log
 
+WAITS = 0.05
+"""Share of waits for the loader from which timed steps must have equally many batches of each of its workers."""
+
 
 class Program:
     """The running program as the agent sees it. The agent updates these fields, and tasks read them.
@@ -58,6 +61,10 @@ class Program:
         workers = int(getattr(loader, "num_workers", 0) or 0)
         self.num_workers[key] = workers
         self.num_queued = max(self.num_queued, workers * int(getattr(loader, "prefetch_factor", 0) or 2))
+
+    def num_workers_now(self) -> int:
+        """Return the largest number of workers of a loader that the steps draw from."""
+        return max([0, *(num for key, num in self.num_workers.items() if self.steps.counts(key))])
 
     def ranks(self) -> dict[str, int]:
         """Return `rank` and `world_size` from the process group; an empty dict without a process group."""

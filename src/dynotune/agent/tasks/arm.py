@@ -65,9 +65,8 @@ class Arm:
     @property
     def num_workers(self) -> int:
         """Return the largest number of workers of a loader that the steps draw from now."""
-        steps, loaders = self.program.steps, self.program.num_workers
         chosen = max([0, *(switch.num_workers for switch in self._switches if self.is_on)])
-        return chosen or max([0, *(num for key, num in loaders.items() if steps.counts(key))])
+        return chosen or self.program.num_workers_now()
 
     def around_root(self, call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
         entered: list[Surroundings] = []

@@ -24,6 +24,7 @@ from ..core.annotations import Any, Args, Around, Call, Kwargs, Program, Sequenc
 from ..core.covers import call_directly
 from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
+from ..core.program import WAITS
 from .arm import Arm
 from .results_within import ResultsWithin
 from .switches import NotSwitched
@@ -347,7 +348,7 @@ class SwitchArms(Task):
 
     def _length(self, arm: Arm) -> int:
         """Return the number of steps in a stretch."""
-        if not self.order.get("waits") or self._has_ranks or self._has_short_epochs:
+        if self.order.get("waits", 0.0) <= WAITS or self._has_ranks or self._has_short_epochs:
             return self._stretch_steps
         num_workers, epoch_steps = max(1, arm.num_workers), self.program.steps.epoch_steps
         length = -(-self._stretch_steps // num_workers) * num_workers

@@ -7,6 +7,7 @@ from time import perf_counter
 from ..core.annotations import Any
 from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
+from ..core.program import WAITS
 from .task import Task
 
 MOST_FAILURES = 20
@@ -26,12 +27,14 @@ class TimeWindow(Task):
             self.program.state.window_begins(lambda: self.program.steps.num_steps)
         self._before = self._counters()
         self._first_step = num_steps
+        self._whole_bursts = self._num_whole_bursts()
         synchronise(self.program.torch)
         self._begin_s = perf_counter()
         return self._next(num_steps)
 
     def step_ended(self, num_steps: int) -> int:
-        if num_steps < self._first_step + self._length:
+        made = num_steps - self._first_step
+        if made < self._length and not (made == self._whole_bursts and self._waits()):
             if self.program.state is not None:
                 self.program.state.level()
             return self._next(num_steps)
@@ -64,9 +67,22 @@ class TimeWindow(Task):
         else:
             self.program.log(self.event, error)
 
+    def _num_whole_bursts(self) -> int:
+        """Return how many steps have equally many batches of each worker; all steps with ranks, or in whole epochs."""
+        epoch_steps = self.program.steps.epoch_steps
+        if self.program.ranks().get("world_size", 1) > 1 or (epoch_steps and self._length >= epoch_steps):
+            return self._length
+        return self._length - self._length % max(1, self.program.num_workers_now())
+
+    def _waits(self) -> bool:
+        waited_s: float = self.program.steps.wait_s - self._before["wait_s"]
+        return waited_s > WAITS * (perf_counter() - self._begin_s)
+
     def _next(self, num_steps: int) -> int:
-        """Return the next step at whose end memory is read, or at which the window ends."""
+        """Return the next step at whose end memory is read, or at which the window may end."""
         end = self._first_step + self._length
+        if num_steps < self._first_step + self._whole_bursts:
+            end = self._first_step + self._whole_bursts
         if self.program.state is None:
             return end
         part = max(1, -(-self._length // NUM_LEVELS))

@@ -56,7 +56,7 @@ def recording_from_now(records: Sequence[Record], request: RecordRequest) -> Rec
 def earliest(records: Sequence[Record]) -> int:
     """Return the first step at which all ranks can have received the order to record."""
     tell_s = TELL_S if len(records) == 1 else TELL_RANKS_S
-    step_s = _median_s(records[0])
+    step_s = max(statistics.median(records[0].step_s[-STEADY_STEPS:]), 1e-6)
     return max(len(record.steps) for record in records) + max(ROOM_STEPS, math.ceil(tell_s / step_s))
 
 
@@ -119,7 +119,3 @@ def _recent(record: Record) -> list[tuple[float, float]]:
     steps = [*zip(record.step_s[-RECENT_STEPS:], record.steps[-RECENT_STEPS:], strict=True)]
     usual = [(step_s, step.wait_s) for step_s, step in steps if not step.flags & EPOCH]
     return usual or [(step_s, step.wait_s) for step_s, step in steps]
-
-
-def _median_s(record: Record) -> float:
-    return max(statistics.median(record.step_s[-STEADY_STEPS:]), 1e-6)

@@ -37,8 +37,6 @@ CONFIDENCE = 0.95
 # A process that the kernel preempts is away for some milliseconds, which a short stretch contains or not.
 STRETCH_S = 0.15
 FEWEST_STEPS = 4
-# With a larger share of waits for the loader, its bursts of batches matter.
-WAITS = 0.05
 # If epochs take at most this many stretches, a stretch contains whole epochs.
 MOST_STRETCHES_AN_EPOCH = 4
 # A candidate that ends the program with an error also ends the others' turns; they begin again without it.
@@ -183,7 +181,7 @@ def switch_arms(
             stretch_steps=_stretch_steps(records, stretch_s, step_s, waiting),
             seed=request.seed or 0,
             step_s=step_s,
-            waits=_workers(waiting) != [] or recent_wait_share(records[0]) > WAITS,
+            waits=1.0 if _workers(waiting) else recent_wait_share(records[0]),
             num_results=num_results,
             rounding=rounding,
             give_up_slow=give_up_slow,

@@ -7,7 +7,6 @@ from importlib.resources import files
 import numpy as np
 
 from dynotune.schema.trace_summary import RANK_PHASES, Cause, Operator, Place, RankPhase, Ranks, Shares
-from dynotune.trace.causes import host as host_causes
 from dynotune.trace.causes import idle, work
 from dynotune.trace.causes.idle import LOW_BUSY_SHARE
 from dynotune.trace.facts import intervals, rank_phases
@@ -44,7 +43,7 @@ def causes(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
 
 def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
     merged: dict[tuple[str, Place], list[LostTime]] = {}
-    waits = idle.losses(facts) if facts.busiest is not None else host_causes.losses(facts)
+    waits = idle.losses(facts) if facts.busiest is not None else idle.losses_on_host(facts)
     for loss in (*waits, *work.losses(facts)):
         merged.setdefault((loss.id, loss.where), []).append(loss)
     suffix = [f"rank {facts.timeline.rank}"] if named_rank and facts.timeline.rank is not None else []

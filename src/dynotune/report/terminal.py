@@ -218,11 +218,11 @@ def _measured(comparison: Comparison) -> list[str]:
         lines.append("The device was synchronised after every step.")
     if not comparison.within and comparison.run.window_steps is not None and comparison.run.warmup_steps is not None:
         more = comparison.candidate.window_steps
+        # After a wait for the loader, a window may end early, with a whole burst of batches.
+        most = "at most " * any(arm.loader_wait_share for arm in (comparison.baseline, comparison.candidate))
         beside = f", of the far faster candidate up to {more}" if more is not None else ""
-        if comparison.baseline.loader_wait_share or comparison.candidate.loader_wait_share:
-            beside += ", or fewer for equally many batches of each worker"
         lines.append(
-            f"Each run timed {comparison.run.window_steps} steps as a whole{beside}, "
+            f"Each run timed {most}{comparison.run.window_steps} steps as a whole{beside}, "
             f"after {comparison.run.warmup_steps} steps of warm-up."
         )
     return lines

@@ -1,6 +1,6 @@
 """A knob with a value."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -31,3 +31,8 @@ def one_arm(settings: Sequence[Setting]) -> list[Setting]:
 def over(base: Sequence[Setting], settings: Sequence[Setting]) -> list[Setting]:
     """Return the settings of both lists; for a knob in both, the value in `settings`."""
     return list({setting.knob: setting for setting in (*base, *settings)}.values())
+
+
+def most_workers(settings: Iterable[Setting]) -> int:
+    """Return the largest number of loader workers that a setting asks for, since batches come in bursts of so many."""
+    return max([0, *(int(str(one.value)) for one in settings if one.knob == "loader.num_workers")])

@@ -270,6 +270,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         name: the study's name in a database that workers share; "" without a database.
         run: how every run is made, with the settings of the base recipe, if any. `warmup_steps` and `window_steps` are
             the requested numbers until the first run is planned, and then the planned numbers.
+        whole_epochs: number of epochs in the planned window; 0 if it is not planned as such.
         stage: the current stage of the search; earlier stages are decided.
         selected: the settings that the prune stage left to confirm; None until that stage has ended.
         confirmed: comparison of `selected` with the baseline on fresh pairs; if there was no time for these, the last
@@ -288,6 +289,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     values: list[str] = []
     margin: float = 0.01
     run_s: float | None = None
+    whole_epochs: int = 0
     unit: str = ""
     step: str = ""
     facts: Facts = {}

@@ -23,9 +23,13 @@ class _At(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimeWindow(_At, frozen=True, kw_only=True, tag="time-window"):
-    """Time `num_steps` steps as a whole, with the device synchronised at both ends."""
+    """Time `num_steps` steps as a whole, with the device synchronised at both ends.
+
+    `whole_bursts`: whether a window that waits for the loader ends early, after equally many batches of each worker.
+    """
 
     num_steps: int
+    whole_bursts: bool = False
 
 
 class RecordTrace(_At, frozen=True, kw_only=True, tag="record-trace"):
@@ -60,7 +64,7 @@ class SwitchArms(_At, frozen=True, kw_only=True, tag="switch-arms"):
         seed: random seed for the order within each block, and for the order of the arms.
         step_s: seconds of a step of the baseline, if known.
         waits: share of their time for which steps wait for the loader. Its workers make batches at the same time, so
-            batches come in bursts; from a share of 5% on, each run of steps has equally many batches of each worker.
+            batches come in bursts; above a share of 5%, each run of steps has equally many batches of each worker.
         num_results: number of calls per arm whose results are compared with results of these calls without the arm.
         rounding: relative rounding error that the arms may cause; a copy of the module with this error is called, too.
         give_up_slow: whether an arm whose steps take far longer gets no more blocks.

@@ -293,6 +293,7 @@ class RealBench:
             limit_s=limit,
             warmup_steps=None if is_pilot else self._study.run.warmup_steps,
             window_steps=None if is_pilot else self._study.run.window_steps or None,
+            whole_epochs=self._study.whole_epochs,
             enough=steadiness if is_pilot else self._first_steps.get(arm.key, first_step or steadiness),
             go_on=self.side.go_on,
         )
@@ -343,6 +344,7 @@ class RealBench:
                 self._study.run, warmup_steps=window.warmup_steps or None, window_steps=window.num_steps or None
             ),
             run_s=window.run_s,
+            whole_epochs=window.whole_epochs,
             unit=objective.unit_of(self._study.run.objective, summary.unit([*self._pilots.values()])),
             step=summary.step(baseline),
             warnings=[*self._study.warnings, *wary],

@@ -47,7 +47,7 @@ def study_window(
     """
     steady = [other for other in others if pilot.steady_steps(other.records[0]) is not None]
     pilots = [baseline, *steady]
-    plan = functools.partial(pilot.plan_window, num_telling=1, of_start=OF_START)
+    plan = functools.partial(pilot.plan_window, num_telling=1, of_start=OF_START, least_steps=num_ahead)
     whole = plan(request, pilots)
     if request.warmup_steps is None and num_ahead > whole.warmup_steps and whole.num_steps:
         waited = min(num_ahead, whole.warmup_steps + math.ceil(MAX_WINDOW_S / whole.step_s))

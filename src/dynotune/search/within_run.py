@@ -53,9 +53,9 @@ class Guards:
 
         A decoder changes the inputs of calls, which are the same for both calls that were compared.
         """
-        if self.is_known(one):
-            return
         chosen = arm([setting for setting in guarded(one.settings) if setting.knob != "decode.backend"])
+        if self.is_known(chosen):
+            return
         found = guard.within(chosen.settings, event)
         if isinstance(found, Guarded) and found.ok:
             self._found[chosen.key] = found

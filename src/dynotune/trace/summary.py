@@ -16,7 +16,6 @@ from dynotune.trace.facts import (
     cuda_calls,
     idle,
     kernels,
-    memory,
     operators,
     ranks,
     steps,
@@ -59,7 +58,7 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
         communication=[one.communication for one in facts if one.communication is not None],
         ranks=compared,
         operators=of_operators,
-        memory=[row for one in facts for row in memory.facts(one.timeline, one.window)],
+        memory=[row for one in facts for row in copies.levels(one.timeline, one.window)],
         hosts=[busy_time.of_host(one.timeline, one.window) for one in facts],
         unsynced=[
             row

@@ -224,6 +224,29 @@ def test_stretches_of_a_program_that_waits_hold_equally_many_batches_of_each_wor
     assert ran.ratios(0) == pytest.approx([(0.1 + 0.01) / (0.1 + 0.005)] * 6)
 
 
+def test_an_arm_with_which_the_program_waits_has_whole_bursts_though_the_baseline_waits_for_none(program):
+    def cost_s(ran, number):
+        waits_s = 0.02 * ran.torch.fast * (number % 4 == 0)
+        ran.program.steps.wait_s += waits_s
+        return waits_s
+
+    ran = program([FAST], num_blocks=6, cost_s=cost_s)
+    ran.program.loader_begun("loader", SimpleNamespace(num_workers=4, prefetch_factor=1))
+    ran.run()
+    later = ran.named("arm_block")[1:]
+    assert {stretch["num_steps"] for block in later for stretch in block["candidate"]} == {8}
+    assert {stretch["num_steps"] for block in later for stretch in block["baseline"]} == {STRETCH_STEPS}
+
+
+def test_of_several_loaders_each_has_whole_bursts(program):
+    ran = program([FAST], num_blocks=2, stretch_steps=1, waits=0.8)
+    ran.program.steps.counts = lambda key: key != "for validation"
+    for name, num in (("pictures", 4), ("texts", 6), ("for validation", 5), ("labels", 0)):
+        ran.program.loader_begun(name, SimpleNamespace(num_workers=num, prefetch_factor=1))
+    ran.run()
+    assert {stretch["num_steps"] for block in ran.named("arm_block") for stretch in block["baseline"]} == {12}
+
+
 def test_a_stretch_is_not_lengthened_to_an_epoch(program):
     """Whole bursts of 24 batches would hold the begin of each epoch in every stretch of one arm alone."""
 
@@ -248,7 +271,7 @@ def test_workers_that_are_not_drawn_from_end_their_work_before_anything_is_timed
         return 0.5 if since < 9 else 0.0 if since < 15 else 0.03
 
     ran = program([FAST], num_blocks=3, cost_s=cost_s)
-    ran.program.loader_router = SimpleNamespace(waiting=lambda: (since >= 9, 6))
+    ran.program.loader_router = SimpleNamespace(waiting=lambda: (since >= 9, True, 6))
     ran.program.loader_begun("loader", SimpleNamespace(num_workers=2, prefetch_factor=2))
     ran.run()
     assert ran.ratios(0) == pytest.approx([0.04 / 0.035] * 3)

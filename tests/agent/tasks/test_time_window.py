@@ -81,17 +81,17 @@ def test_holds_the_steps_after_warm_up(ended):
 
 
 @pytest.mark.parametrize(
-    ("wait_s", "world_size", "epoch_steps", "num_steps"),
-    [(1.0, 1, None, 8), (1e-9, 1, None, 10), (1.0, 2, None, 10), (1.0, 1, 5, 10), (1.0, 1, 100, 8)],
+    ("wait_s", "world_size", "whole_bursts", "num_steps"),
+    [(1.0, 1, True, 8), (1e-9, 1, True, 10), (1.0, 2, True, 10), (1.0, 1, False, 10)],
 )
 def test_a_window_that_waits_ends_with_a_whole_burst_of_batches(
-    torch, monkeypatch, wait_s, world_size, epoch_steps, num_steps
+    torch, monkeypatch, wait_s, world_size, whole_bursts, num_steps
 ):
-    """Four workers: four batches come at once. Ranks and windows of whole epochs keep their length."""
-    program = fake_program(torch, world_size=world_size, epoch_steps=epoch_steps)
+    """Four workers: four batches come at once. Windows of ranks keep their length, and those that are not told to."""
+    program = fake_program(torch, world_size=world_size)
     program.loader_begun("loader", SimpleNamespace(num_workers=4, prefetch_factor=2))
     monkeypatch.setattr(time_window, "perf_counter", lambda: 2.0 * program.steps.num_steps)
-    window, stop = TimeWindow(program, {"at_step": 6, "num_steps": 10}), 0
+    window, stop = TimeWindow(program, {"at_step": 6, "num_steps": 10, "whole_bursts": whole_bursts}), 0
     program.steps.num_steps = 0
     for index in range(1, 30):
         program.steps.num_steps = index

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dynotune.launch import last_lines, start
-from dynotune.launch.process import standard_input
+from dynotune.launch.process import run_folder
 from dynotune.schema.errors import CannotRunHere, UsageError
 
 from ..conftest import until
@@ -52,7 +52,7 @@ def test_a_pipe_is_not_handed_on_and_nobody_waits_for_its_end(cwd, run_dir, give
     read, write = os.pipe()
     with os.fdopen(read, "rb") as file, os.fdopen(write, "wb"):
         given(file)
-        assert standard_input.is_pipe()
+        assert run_folder.input_is_pipe()
         run(["cat"], cwd=cwd, run_dir=run_dir)
     assert (run_dir / "stdout").read_text() == ""
 

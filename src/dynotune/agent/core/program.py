@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import lcm
 from time import perf_counter
 
 from .annotations import Any, Callable, Event, Log
@@ -63,8 +64,8 @@ class Program:
         self.num_queued = max(self.num_queued, workers * int(getattr(loader, "prefetch_factor", 0) or 2))
 
     def num_workers_now(self) -> int:
-        """Return the largest number of workers of a loader that the steps draw from."""
-        return max([0, *(num for key, num in self.num_workers.items() if self.steps.counts(key))])
+        """Return the workers of the steps' loader, 1 without; of several loaders, the least common multiple."""
+        return lcm(*(num for key, num in self.num_workers.items() if num and self.steps.counts(key)))
 
     def ranks(self) -> dict[str, int]:
         """Return `rank` and `world_size` from the process group; an empty dict without a process group."""

@@ -7,8 +7,8 @@ import weakref
 
 from ..core import source_location
 from ..core.annotations import Any, Around, Call, Container, Log
-from ..core.autocast import inside_forward
 from ..core.covers import call_directly
+from ..core.device import autocast_inside_forward
 from ..core.tensors import can_look, class_name, described, is_channels_last, shapes, tensors_in
 
 _MOST_MODELS = 256
@@ -143,7 +143,7 @@ class Models:
         found = None
         if torch.is_autocast_enabled(kind):
             found = str(torch.get_autocast_dtype(kind)).replace("torch.", "")
-        found = found or inside_forward(torch, module)
+        found = found or autocast_inside_forward(torch, module)
         if found is not None:
             self.autocast_dtypes.add(found)
         return found

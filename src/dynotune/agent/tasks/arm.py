@@ -64,7 +64,7 @@ class Arm:
 
     @property
     def num_workers(self) -> int:
-        """Return the largest number of workers of a loader that the steps draw from now."""
+        """Return the number of workers of the steps' loader now, as `Program.num_workers_now`."""
         chosen = max([0, *(switch.num_workers for switch in self._switches if self.is_on)])
         return chosen or self.program.num_workers_now()
 
@@ -161,7 +161,8 @@ class Arm:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Switch the candidate off for a while. Raises NotSwitched: as for `on` and `off`."""
-        turned = list(self._turned)
+        # A loader acts between calls, and its batches stay the same.
+        turned = [switch for switch in self._turned if not isinstance(switch, LoaderSwitch)]
         for switch in reversed(turned):
             switch.off()
         try:

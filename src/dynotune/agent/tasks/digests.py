@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..core.annotations import Any, Iterator
-from ..core.autocast import inside_forward
+from ..core.device import autocast_inside_forward
 
 Digest = tuple[list[int], Any]
 
@@ -92,7 +92,7 @@ def precision_of(torch: Any, module: Any) -> str:
         return halves[parameter.dtype]
     if torch.is_autocast_enabled(device):
         return halves.get(torch.get_autocast_dtype(device), "")
-    inside = inside_forward(torch, module)
+    inside = autocast_inside_forward(torch, module)
     if inside is not None:
         return inside
     if device != "cuda":

@@ -92,13 +92,13 @@ class Router:
         """Return the largest number of batches that an iterator with the given options may have ready."""
         return max([0, *(sources.num_queued(options) for sources in self._seen.values())])
 
-    def waiting(self) -> tuple[bool, int]:
-        """Return whether all workers are as they will stay, and the number of batches ready to be drawn.
-
-        Workers of unused iterators then are idle, and those of used ones have no batch ready, or their queue is full.
+    def waiting(self) -> tuple[bool, bool, int]:
+        """Return whether workers of unused iterators are idle, whether queues of used ones are empty or full, and the
+        number of batches ready to be drawn.
         """
         found = [sources.waiting(self.active) for sources in list(self._seen.values())]
-        return all(quiet for quiet, _ in found), max([0, *(num for _, num in found)])
+        idle, steady, ready = zip(*found) if found else ((), (), (0,))
+        return all(idle), all(steady), max(ready)
 
     def release_own(self) -> None:
         """Let the workers of the program's own iterators go on, whoever draws from these iterators next."""
@@ -189,17 +189,17 @@ class _Sources:
         if _DECODE in options and options.get("multiprocessing_context", context.get_start_method()) != "fork":
             raise NotSwitched("workers that are not forked keep their decoder")
 
-    def waiting(self, options: Options | None) -> tuple[bool, int]:
+    def waiting(self, options: Options | None) -> tuple[bool, bool, int]:
         """Return the same as `Router.waiting`."""
         own = self._own()
         drawn = own if options is None else self._others.get(options)
         ready, asked = _done(drawn)
-        is_settled = ready == 0 or asked - ready <= getattr(drawn, "_num_workers", 0)
+        is_idle, is_steady = True, ready == 0 or asked - ready <= getattr(drawn, "_num_workers", 0)
         for idle in (own, *self._others.values()):
             if idle is not drawn:
                 made, wanted = _done(idle)
-                is_settled &= made >= wanted - len(self._held.get(id(idle), ()))
-        return is_settled, ready
+                is_idle &= made >= wanted - len(self._held.get(id(idle), ()))
+        return is_idle, is_steady, ready
 
     def _has(self, name: str) -> Any:
         return getattr(self._own(), "_" + name, None)
@@ -224,7 +224,9 @@ class _Sources:
                 continue
 
     def release_own(self) -> None:
-        self._release(self._own())
+        own = self._own()
+        if own is not None and self.is_of_this_epoch(own):
+            self._release(own)
 
     def _release(self, iterator: Any) -> None:
         for queue, task in self._held.pop(id(iterator), ()):

@@ -76,6 +76,7 @@ class SwitchArms(Task):
         self._num_recompiled = 0
         self._drawn: dict[int, int] = {}
         self._usual: dict[Arm | None, list[float]] = {None: [float(order.get("step_s") or 0.0)]}
+        self._waited: set[Arm | None] = set()  # arms with which the program waits for the loader
         self._results: dict[Arm, ResultsWithin] = {}
         self._has_ranks = False
         self._is_restless = False  # whether it allocates in every step
@@ -304,14 +305,15 @@ class SwitchArms(Task):
             if not (arm is not None and arm.is_on and arm.compiles):
                 self._refuse_compiled(arm, before, now)
             if not is_settled:
-                is_settled, num_ready = router.waiting()
+                is_idle, is_steady, num_ready = router.waiting()
+                is_settled = is_idle and (is_steady or number > 2 * (arm.num_workers if arm is not None else 0))
                 least = max(least, number + num_ready)
             quiet, before = (quiet + 1 if now == before else 0), now
             is_quiet = self._is_restless or quiet >= QUIET_STEPS
             if is_settled and is_quiet and number >= least + self._is_restless * STEPS_LEFT_OUT:
                 return
         # If nothing was switched on, the program runs in its own way.
-        self._is_restless |= arm is None or not arm.has_been_on
+        self._is_restless |= is_settled and (arm is None or not arm.has_been_on)
 
     def _stretch(self, arm: Arm) -> Stops:
         """Return the wall time (s) of the stretch's steps, the number of samples or None, and the number of steps."""
@@ -320,11 +322,14 @@ class SwitchArms(Task):
             num_epochs = steps.num_epochs
             before = self._counters()
             counted, num_steps = (steps.num_samples, steps.num_uncounted), steps.num_steps
+            waited_s = steps.wait_s
             synchronise(self.program.torch)
             begin_s = perf_counter()
             yield from self._steps(length, begin_s)
             synchronise(self.program.torch)
             duration_s = perf_counter() - begin_s
+            if steps.wait_s - waited_s > WAITS * duration_s:
+                self._waited.add(arm if arm.is_on else None)
             arm.check()
             now = self._counters()
             self._refuse_compiled(arm, before, now)
@@ -348,10 +353,11 @@ class SwitchArms(Task):
 
     def _length(self, arm: Arm) -> int:
         """Return the number of steps in a stretch."""
-        if self.order.get("waits", 0.0) <= WAITS or self._has_ranks or self._has_short_epochs:
+        waits = self.order.get("waits", 0.0) > WAITS or (arm if arm.is_on else None) in self._waited
+        if not waits or self._has_ranks or self._has_short_epochs:
             return self._stretch_steps
-        num_workers, epoch_steps = max(1, arm.num_workers), self.program.steps.epoch_steps
-        length = -(-self._stretch_steps // num_workers) * num_workers
+        epoch_steps = self.program.steps.epoch_steps
+        length = -(-self._stretch_steps // arm.num_workers) * arm.num_workers
         return length if epoch_steps is None or length < epoch_steps else self._stretch_steps
 
     def _steps(self, length: int, begin_s: float) -> Stops:

@@ -27,7 +27,9 @@ class TimeWindow(Task):
             self.program.state.window_begins(lambda: self.program.steps.num_steps)
         self._before = self._counters()
         self._first_step = num_steps
-        self._whole_bursts = self._num_whole_bursts()
+        # All ranks time equally many steps.
+        may_end_early = self.order.get("whole_bursts") and self.program.ranks().get("world_size", 1) == 1
+        self._whole_bursts = self._length - (self._length % self.program.num_workers_now() if may_end_early else 0)
         synchronise(self.program.torch)
         self._begin_s = perf_counter()
         return self._next(num_steps)
@@ -66,13 +68,6 @@ class TimeWindow(Task):
             raise error
         else:
             self.program.log(self.event, error)
-
-    def _num_whole_bursts(self) -> int:
-        """Return how many steps have equally many batches of each worker; all steps with ranks, or in whole epochs."""
-        epoch_steps = self.program.steps.epoch_steps
-        if self.program.ranks().get("world_size", 1) > 1 or (epoch_steps and self._length >= epoch_steps):
-            return self._length
-        return self._length - self._length % max(1, self.program.num_workers_now())
 
     def _waits(self) -> bool:
         waited_s: float = self.program.steps.wait_s - self._before["wait_s"]

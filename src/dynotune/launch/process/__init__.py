@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dynotune.launch.process.executable import find_executable
     from dynotune.launch.process.foreground import TransparentRun
     from dynotune.launch.process.leases import Lease, temporary_folder
-    from dynotune.launch.process.run_folder import STDERR, STDOUT, fresh_folder, has_room
+    from dynotune.launch.process.run_folder import STDERR, STDOUT, fresh_folder, has_room, input_is_pipe
 
 __all__ = [
     "ALLOC_CONF_NAMES",
@@ -29,12 +29,12 @@ __all__ = [
     "find_executable",
     "fresh_folder",
     "has_room",
+    "input_is_pipe",
     "origin",
     "processes",
     "revision",
     "sandbox",
     "split_alloc_conf",
-    "standard_input",
     "temporary_folder",
     "variants",
 ]
@@ -42,7 +42,7 @@ __all__ = [
 _HOMES = {
     "environment": "ALLOC_CONF_NAMES split_alloc_conf",
     "leases": "Lease temporary_folder",
-    "run_folder": "STDERR STDOUT fresh_folder has_room",
+    "run_folder": "STDERR STDOUT fresh_folder has_room input_is_pipe",
     "foreground": "TransparentRun",
     "executable": "find_executable",
 }

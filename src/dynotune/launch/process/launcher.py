@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import dynotune
-from dynotune.launch.process import changes, executable, overlay, processes, standard_input
+from dynotune.launch.process import changes, executable, overlay, processes, run_folder
 from dynotune.launch.process.changes import Changes, Snapshot
 from dynotune.launch.process.leases import MARK, Lease
 from dynotune.launch.process.messages import Messages
@@ -68,7 +68,7 @@ def start(
 ) -> Launched:
     """Start `command` and return as soon as the command runs.
 
-    A captured command gets the stdin of `standard_input`, stdout and stderr in files of the run folder, and its own
+    A captured command gets the streams of `run_folder.captured`, with output in files there, and its own
     session. `{run_dir}` in its arguments becomes a folder in the run folder, and all of the command's processes are
     ended when the command ends. A command that is not captured gets dynotune's descriptors and process group and
     unchanged arguments, and its background processes go on.
@@ -372,7 +372,7 @@ def _start_supervisor(run_dir: Path | None, lease: Lease) -> tuple[subprocess.Po
     command = [sys.executable, "-I", "-S", "-c", _SUPERVISOR, source, str(theirs.fileno())]
     found = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        with theirs, standard_input.captured(run_dir) as streams:
+        with theirs, run_folder.captured(run_dir) as streams:
             if run_dir is not None:
                 passed = [theirs.fileno()] + ([] if lease.descriptor is None else [lease.descriptor])
                 more: dict[str, Any] = {"start_new_session": True, "pass_fds": passed}

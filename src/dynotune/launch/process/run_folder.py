@@ -1,4 +1,4 @@
-"""Make private run folders, and read the end of a run's output."""
+"""Make private run folders, open the streams of a captured run, and read the end of its output."""
 
 import contextlib
 import errno
@@ -7,9 +7,11 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from dynotune.launch.process import processes
 from dynotune.launch.process.leases import MARK, size_bytes
@@ -205,3 +207,41 @@ def remove_run(folder: Path) -> int:
     with may_fail(f"remove {folder}", "Check who owns what is in it."):
         shutil.rmtree(folder)
     return num_bytes
+
+
+def opened_input() -> BinaryIO:
+    """Reopen the file that is dynotune's standard input, from its beginning; without a file, open the null device.
+
+    A pipe can be read only once, and a reader that waits for its end may wait forever.
+    """
+    try:
+        return Path("/proc/self/fd/0" if _input_is(stat.S_ISREG) else os.devnull).open("rb")
+    except OSError:  # the file may not be reopened
+        return Path(os.devnull).open("rb")
+
+
+@contextlib.contextmanager
+def captured(run_dir: Path | None) -> Iterator[dict[str, Any]]:
+    """Yield streams for subprocess: the opened input, and output files in the run folder, or dynotune's own streams.
+
+    Raises CannotRunHere: the folder cannot be written.
+    """
+    if run_dir is None:
+        yield {}
+        return
+    with contextlib.ExitStack() as stack:
+        with may_fail(f"write in the run folder {run_dir}"):
+            stdout, stderr = (stack.enter_context((run_dir / name).open("ab")) for name in (STDOUT, STDERR))
+        yield {"stdin": stack.enter_context(opened_input()), "stdout": stdout, "stderr": stderr}
+
+
+def input_is_pipe() -> bool:
+    """Tell whether dynotune's standard input is a pipe, which captured runs do not get."""
+    return _input_is(stat.S_ISFIFO)
+
+
+def _input_is(kind: Callable[[int], bool]) -> bool:
+    try:
+        return kind(os.fstat(0).st_mode)
+    except OSError:  # standard input is closed
+        return False

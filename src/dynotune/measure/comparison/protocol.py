@@ -285,6 +285,7 @@ class _Session:
                 limit_s=limit,
                 warmup_steps=(window.warmup_steps or None) if window else None,
                 window_steps=(window.num_steps or None) if window else None,
+                whole_epochs=window.whole_epochs if window else 0,
                 enough=self._first_steps[arm]
                 if window
                 else pilot.UntilStep(pilot.Steadiness(self._request.run), self._watcher.say),

@@ -32,6 +32,7 @@ def run_settings(
     limit_s: float,
     warmup_steps: int | None = None,
     window_steps: int | None = None,
+    whole_epochs: int = 0,
     enough: Enough = lambda records: False,
     results: Task | None = None,
     go_on: Callable[[], object] = lambda: None,
@@ -43,6 +44,7 @@ def run_settings(
         cache_folder: folder of compile and kernel caches that only these settings use.
         limit_s: time limit (s) of the whole run.
         warmup_steps, window_steps: the window to time; None for a run without a window, such as a pilot.
+        whole_epochs: number of epochs in the window; 0 if it may end early, with a whole burst of batches.
         results: extra data to record with the steps, such as results or shapes.
         go_on: function that is called repeatedly during the run; an exception from it ends the run.
 
@@ -54,7 +56,9 @@ def run_settings(
         contents.clear(cache_folder)
     tasks: list[Task] = [] if results is None else [results]
     if window_steps is not None:
-        tasks = [TimeWindow(at_step=warmup_steps or 1, num_steps=window_steps)]
+        # A percentile needs equally many steps of both arms.
+        bursts = not whole_epochs and run.objective not in SYNCHRONISED
+        tasks = [TimeWindow(at_step=warmup_steps or 1, num_steps=window_steps, whole_bursts=bursts)]
         enough = _has_window
     launch = launch_plan(
         run,

@@ -12,7 +12,7 @@ import msgspec
 
 from dynotune import probe
 from dynotune.launch import last_lines
-from dynotune.launch.process import has_room, standard_input
+from dynotune.launch.process import has_room, input_is_pipe
 from dynotune.launch.records import Record, read_back, why_memory_ran_out
 from dynotune.measure.live.launch_plan import LaunchPlan
 from dynotune.schema.errors import CannotRunHere, CommandFailed
@@ -149,7 +149,7 @@ def _no_step(run: Run, records: Sequence[Record], limit_s: float, lines: tuple[s
     after = f"in {limit_s:.0f} s" if run.ended_by == "timeout" else f"before it ended, after {run.wall_s:.1f} s"
     seen = f" It printed last: {lines[-1]}" if lines else ""
     background = "If it starts the work in the background and ends, give the command that does the work."
-    if standard_input.is_pipe():
+    if input_is_pipe():
         background = (
             f"What it reads from standard input has to be a file (< FILE): a pipe is not handed on. {background}"
         )

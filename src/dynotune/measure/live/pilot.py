@@ -16,6 +16,7 @@ from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_
 from dynotune.schema.comparison import TELLING_PAIRS
 from dynotune.schema.errors import CannotRunHere, TooFewSteps, UsageError
 from dynotune.schema.run import RunSpec
+from dynotune.schema.setting import most_workers
 
 # A pilot goes on for some time after it is steady, because these steps show its noise.
 STEADY_S = 2.0
@@ -200,7 +201,8 @@ def plan(
     """
     if cold_kept is None:
         cold_kept = 1.0 if request.run.caches == "cold" else COLD_KEPT
-    whole = plan_window(request.run, pilots, cold_kept=cold_kept)
+    least_steps = most_workers([*request.run.settings, *request.candidate])
+    whole = plan_window(request.run, pilots, least_steps=least_steps, cold_kept=cold_kept)
     if request.run.window_steps is None and whole.num_steps:  # explicitly requested windows may be short
         refuse_too_short(request.run, whole)
     if left_s is None:
@@ -236,6 +238,7 @@ def plan_window(
     budget_s: float | None = None,
     num_telling: int | None = None,
     of_start: float = 0.0,
+    least_steps: int = 0,
     cold_kept: float = 1.0,
 ) -> WindowPlan:
     """Plan the window for all runs, from one pilot for each set of settings.
@@ -244,6 +247,7 @@ def plan_window(
         num_telling: number of first pilots from which noise, start time and so the window are estimated; None for all.
             The pilots of further candidates differ by more than noise, and start with cold caches.
         of_start: share of the shortest start time that the window must reach, if the budget allows it.
+        least_steps: number of steps that the window must reach, if the budget allows it.
         cold_kept: share of the pilots' compile time that is planned for later runs.
 
     Raises:
@@ -274,7 +278,7 @@ def plan_window(
         soonest_s = min(_start_s(pilot, warmup, cold_kept) for pilot in pilots)
         # A percentile gains from more steps, if they do not take too long.
         telling = P99_STEPS if run.objective == "latency-p99" else 0
-        wanted = max(telling, math.ceil(of_start * soonest_s / step_s))
+        wanted = max(telling, least_steps, math.ceil(of_start * soonest_s / step_s))
         num_steps = max(num_steps, fewest, min(wanted, int(longest_s / step_s)))
         whole_epochs = _whole_epochs(epoch_steps(records), num_steps, longest_s / step_s, most and most - warmup)
         num_steps = max(fewest, whole_epochs * (epoch_steps(records) or 0) or num_steps)

@@ -28,7 +28,7 @@ from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import Readback, RunSpec
-from dynotune.schema.setting import Setting
+from dynotune.schema.setting import Setting, most_workers
 from dynotune.schema.study import Estimate
 from dynotune.schema.task import SwitchArms
 
@@ -181,7 +181,7 @@ def switch_arms(
             stretch_steps=_stretch_steps(records, stretch_s, step_s, waiting),
             seed=request.seed or 0,
             step_s=step_s,
-            waits=1.0 if _workers(waiting) else recent_wait_share(records[0]),
+            waits=1.0 if _most_workers(waiting) else recent_wait_share(records[0]),
             num_results=num_results,
             rounding=rounding,
             give_up_slow=give_up_slow,
@@ -416,15 +416,15 @@ def _stretch_steps(records: Sequence[Record], stretch_s: float, step_s: float, a
 
     All ranks take equally many steps, so there a stretch has a batch of each worker of any candidate.
     """
-    num_steps = max(FEWEST_STEPS, math.ceil(stretch_s / step_s), *(_workers(arms) if len(records) > 1 else ()))
+    num_steps = max(FEWEST_STEPS, math.ceil(stretch_s / step_s), _most_workers(arms) if len(records) > 1 else 0)
     epoch = epoch_steps(records)
     if epoch is not None and epoch <= MOST_STRETCHES_AN_EPOCH * num_steps:
         num_steps = math.ceil(num_steps / epoch) * epoch
     return num_steps
 
 
-def _workers(arms: Sequence[Arm]) -> list[int]:
-    return [int(str(one.value)) for arm in arms for one in arm.settings if one.knob == "loader.num_workers"]
+def _most_workers(arms: Sequence[Arm]) -> int:
+    return most_workers(one for arm in arms for one in arm.settings)
 
 
 def _block(event: dict[str, Any]) -> Block | None:

@@ -201,7 +201,7 @@ def plan(
     """
     if cold_kept is None:
         cold_kept = 1.0 if request.run.caches == "cold" else COLD_KEPT
-    least_steps = most_workers([*request.run.settings, *request.candidate])
+    least_steps = 2 * most_workers([*request.run.settings, *request.candidate])
     whole = plan_window(request.run, pilots, least_steps=least_steps, cold_kept=cold_kept)
     if request.run.window_steps is None and whole.num_steps:  # explicitly requested windows may be short
         refuse_too_short(request.run, whole)
@@ -211,7 +211,7 @@ def plan(
     numbers = [n for n in range(request.max_pairs, fewest - 1, -1) if n % 2 == 0 or n == request.max_pairs]
     enough = min(whole.num_steps, math.ceil(MIN_WINDOW_S / whole.step_s))
     few = min(whole.num_steps, math.ceil(LEAST_WINDOW_S / whole.step_s))
-    floor = min(whole.num_steps, fewest_steps(request.run, whole.step_s))
+    floor = min(whole.num_steps, max(fewest_steps(request.run, whole.step_s), least_steps))
     for least in (max(enough, floor), max(few, floor)):
         for num_pairs in numbers:
             try:

@@ -225,6 +225,18 @@ def test_of_ranks_a_stretch_holds_a_batch_of_each_worker():
     assert switching._stretch_steps([record_of(2.0, 0)] * 2, 0.15, 2.0, arms) == 24
 
 
+def test_a_block_that_an_earlier_task_ends_after_the_next_order_is_not_the_next_tasks():
+    stretches = [{"seconds": 1.0, "num_steps": 4, "num_samples": None}] * 2
+    at = {"arm": 0, "number": 0, "order": "ABBA", "end_s": 9.0, "baseline": stretches, "candidate": stretches}
+    events = {
+        "arm_block": [{**at, "begin_s": begin_s} for begin_s in (4.0, 6.0)],
+        "arm_results": [{"arm": 0, "begin_s": 4.0, "draws": True}],
+    }
+    found = switching._said(Record(Path("x"), 1, 0.0, [], events), ["fast"], {}, 5.0)
+    assert [block.begin_s for block in found.blocks["fast"]] == [6.0]
+    assert found.results == {}
+
+
 # Real runs
 
 

@@ -238,14 +238,14 @@ class SwitchArms(Task):
                 continue
             fields = {"arm": at, "number": number, "order": order, "begin_s": begin_s, "end_s": perf_counter()}
             self.program.event({"event": "arm_block", **fields, **timed})
-            self._tell_results(at)
+            self._tell_results(at, begin_s)
             return
         raise NotSwitched("the program compiles something again and again")
 
-    def _tell_results(self, at: int) -> None:
+    def _tell_results(self, at: int, begin_s: float) -> None:
         results = self._results.pop(self._arms[at], None)
         if results is not None and (found := results.read()) is not None:
-            self.program.event({"event": "arm_results", "arm": at, **found})
+            self.program.event({"event": "arm_results", "arm": at, "begin_s": begin_s, **found})
 
     def _order(self, at: int, number: int) -> str:
         """Return ABBA or BAAB; each order comes once in two blocks, so that a drift does not look like a difference."""

@@ -332,9 +332,11 @@ def _in_turns(
     """
     tasks: list[SwitchArms] = []
     before: dict[str, int] = {}  # events of earlier tasks
-    ran_out = False
+    since_s, ran_out = 0.0, False
 
     def soon(records: Sequence[Record]) -> SwitchArms:
+        nonlocal since_s
+        since_s = time.monotonic()
         before.update({name: len(events) for name, events in records[0].events.items()})
         tasks.append(plan(records))
         return tasks[-1]
@@ -345,7 +347,7 @@ def _in_turns(
         raise CannotRunHere(f"the program ended after {len(record.steps)} steps")
 
     def have_enough(records: Sequence[Record]) -> bool:
-        return bool(records) and enough is not None and enough(_said(records[0], keys, before).blocks)
+        return bool(records) and enough is not None and enough(_said(records[0], keys, before, since_s).blocks)
 
     try:
         reason = runner.do(soon, within, what="switched", limit_s=limit_s, enough=have_enough).reason
@@ -353,7 +355,7 @@ def _in_turns(
         reason = error.message
     outcome = runner.outcome()
     record = next(iter(outcome.records), Record(outcome.folder, 0, 0.0))
-    found, blocks = _said(record, keys, before), {}
+    found, blocks = _said(record, keys, before, since_s), {}
     crashed = None
     switched = record.events.get("arm_switched", [])[before.get("arm_switched", 0) :] if tasks else []
     if outcome.run.ended_by == "command" and outcome.run.exit_code and switched:
@@ -383,15 +385,15 @@ def _in_turns(
     )
 
 
-def _said(record: Record, keys: Sequence[str], before: Mapping[str, int]) -> SwitchedArms:
+def _said(record: Record, keys: Sequence[str], before: Mapping[str, int], since_s: float) -> SwitchedArms:
     """Return the agent's reports so far on a task's candidates; damaged events of a record are ignored.
 
-    `before`: for each kind of event, the number of events that belong to earlier tasks.
+    `before`: numbers of events of earlier tasks. `since_s`: time of the order; such a task may end a block after it.
     """
 
     def events(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         for event in record.events.get(name, [])[before.get(name, 0) :]:
-            if (key := _key(event, keys)) is not None:
+            if (key := _key(event, keys)) is not None and (event.get("begin_s") or since_s) >= since_s:
                 yield key, event
 
     found = SwitchedArms(blocks={key: [] for key in keys}, results=dict(events("arm_results")))

@@ -8,7 +8,7 @@ from time import perf_counter
 from .annotations import Any, Callable, Event, Log
 
 WAITS = 0.05
-"""Share of waits for the loader from which timed steps must have equally many batches of each of its workers."""
+"""Share of waits for the loader above which timed steps must have equally many batches of each of its workers."""
 
 
 class Program:

@@ -1,7 +1,7 @@
 """Time in the time window by kinds of work.
 
-Of a device: compute, memory copies, communication, and their overlaps. Of one process on the host: in the loader, in
-operators, in collectives on the CPU.
+A device computes, copies memory and communicates, also at once. One process on the host is in the loader, in operators,
+or in collectives on the CPU.
 """
 
 import re

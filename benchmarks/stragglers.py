@@ -1,16 +1,17 @@
 """Whether `dynotune diagnose` names the rank that holds the others up, and the phase in which it does.
 
     python benchmarks/stragglers.py [--device cpu|cuda] [--ranks 4] [--delays 20 50 100 200] [--phases input …]
-        [--clean 3] [--net resnet …] [--spin] [--seed N] [--side-by-side N] [--budget S] [--keep DIR] [--out FILE]
+        [--slow 1] [--clean 3] [--net resnet …] [--spin] [--seed N] [--side-by-side N] [--budget S] [--keep DIR]
+        [--out FILE]
 
-Each cell diagnoses `programs/straggler.py` under torchrun, as a user would. One rank waits `--delays` milliseconds a
-step in one phase, has longer samples (`length`), or shares its core with many processes (`cores`); or none does. A
-cell is right if the rank is named, and this phase alone: of `length` forward, backward or both; of `cores` any or none,
-since a core taken is missing in all. A clean one is right if nobody is named. `said` tells whether the finding is more
-than low, as it is not if recording slowed steps by more than the rank is late. `--seed` draws ranks and nets. What is
-in FILE is not run again; no cell is begun once `--budget` seconds are over. `--side-by-side` runs so many cells at
-once, each on GPUs and cores of its own. `--keep` packs the traces of cells that are not right, about a MB each for two
-ranks.
+Each cell diagnoses `programs/straggler.py` under torchrun, as a user would. One rank (or `--slow` of them) waits
+`--delays` milliseconds a step in one phase, has longer samples (`length`), or shares its core with many processes
+(`cores`); or none does. A cell is right if these ranks are named and no other, and this phase alone: of `length`
+forward, backward or both; of `cores` any or none, since a core taken is missing in all. A clean one is right if nobody
+is named. `said` tells whether the finding is more than low, as it is not if recording slowed steps by more than the
+rank is late. `--seed` draws ranks and nets. What is in FILE is not run again; no cell is begun once `--budget` seconds
+are over. `--side-by-side` runs so many cells at once, each on GPUs and cores of its own. `--keep` packs the traces of
+cells that are not right, about a MB each for two ranks.
 """
 
 from __future__ import annotations
@@ -47,30 +48,34 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """A fault, planted into a rank of a net; `delay_ms`: None for faults without one."""
+    """A fault, planted into ranks of a net; `delay_ms`: None for faults without one."""
 
     net: str
     fault: str
     delay_ms: int | None
-    rank: int
+    ranks: tuple[int, ...]
     number: int = 0
 
     @property
     def key(self) -> str:
         dose = f" {self.delay_ms} ms" if self.delay_ms is not None else f" {self.number}" * (self.fault == "none")
-        return f"{self.net} {self.fault}{dose}"
+        return f"{self.net} {self.fault}{dose}" + f" on {len(self.late)} ranks" * (len(self.late) > 1)
 
     def command(self, args: argparse.Namespace) -> list[str]:
         start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(args.ranks), str(PROGRAM)]
-        what = ["--fault", self.fault, "--net", self.net, "--rank", str(self.rank), "--device", args.device]
+        what = ["--fault", self.fault, "--net", self.net, "--rank", *map(str, self.ranks), "--device", args.device]
         spin = ["--spin"] * (args.spin and self.fault in ("forward", "backward"))
         return [sys.executable, *start, *what, "--delay", str((self.delay_ms or 0) / 1e3), *spin]
 
-    def is_right(self, rank: int | None, phases: Sequence[str]) -> bool:
-        if self.fault in ("none", "cores"):
-            return rank == (None if self.fault == "none" else self.rank)
+    @property
+    def late(self) -> set[int]:
+        return set() if self.fault == "none" else set(self.ranks)
+
+    def is_right(self, named: Sequence[Row]) -> bool:
         accepted = {"forward", "backward"} if self.fault == "length" else {self.fault}
-        return rank == self.rank and bool(phases) and set(phases) <= accepted
+        if {one["rank"] for one in named} != self.late:
+            return False
+        return self.fault == "cores" or all(one["phases"] and {*one["phases"]} <= accepted for one in named)
 
 
 def cells(args: argparse.Namespace) -> Iterator[Cell]:
@@ -79,7 +84,8 @@ def cells(args: argparse.Namespace) -> Iterator[Cell]:
     first = drawn.randrange(len(args.net))
 
     def cell(turn: int, fault: str, delay_ms: int | None = None) -> Cell:
-        return Cell(args.net[(first + turn) % len(args.net)], fault, delay_ms, drawn.randrange(args.ranks), turn)
+        ranks = tuple(sorted(drawn.sample(range(args.ranks), args.slow)))
+        return Cell(args.net[(first + turn) % len(args.net)], fault, delay_ms, ranks, turn)
 
     for at, phase in enumerate(args.phases or PHASES[args.device]):
         yield from (cell(at + turn, phase, delay_ms) for turn, delay_ms in enumerate(args.delays))
@@ -106,7 +112,7 @@ def measured(cell: Cell, args: argparse.Namespace, lane: int) -> Row:
             ended = f"exit code {ran.returncode}: {ran.stderr[-400:]}"
         except subprocess.TimeoutExpired:
             ended = f"not done after {DEADLINE_S} s"
-        row: Row = {"planted_rank": None if cell.fault == "none" else cell.rank, "planted": cell.fault,
+        row: Row = {"planted_ranks": sorted(cell.late), "planted": cell.fault,
                     "delay_ms": cell.delay_ms, "net": cell.net, "took_s": time.monotonic() - begin_s}  # fmt: skip
         observations = sorted(Path(folder).glob("**/observation.json"))
         if not observations:
@@ -134,18 +140,16 @@ def judged(cell: Cell, observation: Row, diagnosis: Path) -> Row:
     ranks = (observation.get("trace") or {}).get("ranks")
     if not ranks:
         return {"right": False, "failed": "the ranks were not recorded"}
-    rank, phases = ranks["straggler"], ranks.get("straggler_phases", [])
+    named = ranks["stragglers"]
     findings = json.loads(diagnosis.read_text()).get("findings", []) if diagnosis.is_file() else []
     notes = [note for note in (*observation["notes"], *observation["trace"]["notes"]) if "other processes" in note]
     said = next((each for each in findings if each["id"] == "rank-imbalance"), {})
     return {
-        "named_rank": rank,
-        "named_phases": phases,
-        "late_s": ranks.get("late_s"),
-        "rank_right": rank == (None if cell.fault == "none" else cell.rank),
-        "right": cell.is_right(rank, phases),
+        "named": named,
+        "rank_right": {one["rank"] for one in named} == cell.late,
+        "right": cell.is_right(named),
         "severity": said.get("severity"),
-        "said": rank is not None and said.get("severity") in ("medium", "high"),
+        "said": bool(named) and said.get("severity") in ("medium", "high"),
         "claim": said.get("claim"),
         "place": without_places((said.get("where") or {}).get("function", "")),
         "beside": notes[0] if notes else "",
@@ -154,18 +158,19 @@ def judged(cell: Cell, observation: Row, diagnosis: Path) -> Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    lines = [f"{'planted':<28}{'rank':<12}{'phase':<20}right"]
+    lines = [f"{'planted':<28}{'rank':<18}{'phase':<20}right"]
     for row in sorted(rows, key=lambda row: (row["planted"], row["delay_ms"] or 0, row["net"])):
         dose = f" {row['delay_ms']} ms" if row["delay_ms"] else ""
-        named = "failed" if "failed" in row else f"{row['planted_rank']} -> {row['named_rank']}"
-        phases, right = " ".join(row.get("named_phases", [])) or "-", "yes" if row["right"] else "no"
-        lines.append(f"{row['planted'] + dose + ', ' + row['net']:<28}{named:<12}{phases:<20}{right}")
+        named = "failed" if "failed" in row else f"{row['planted_ranks']} -> {[one['rank'] for one in row['named']]}"
+        phases = " ".join(phase for one in row.get("named", []) for phase in one["phases"]) or "-"
+        right = "yes" if row["right"] else "no"
+        lines.append(f"{row['planted'] + dose + ', ' + row['net']:<28}{named:<18}{phases:<20}{right}")
     faulty = [row for row in rows if row["planted"] != "none"]
     clean = [row for row in rows if row["planted"] == "none"]
     lines.append(
         f"right: {sum(row['right'] for row in faulty)} of {len(faulty)} (rank alone: "
         f"{sum(row.get('rank_right', False) for row in faulty)}); clean ones that name a rank: "
-        f"{sum(row.get('named_rank') is not None for row in clean)} of {len(clean)}; findings that are more than low: "
+        f"{sum(bool(row.get('named')) for row in clean)} of {len(clean)}; findings that are more than low: "
         f"{sum(row.get('said', False) for row in faulty)} of {len(faulty)}, clean ones "
         f"{sum(row.get('said', False) for row in clean)} of {len(clean)}"
     )
@@ -176,6 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--slow", type=int, default=1, help="ranks that are slow alike")
     parser.add_argument("--delays", type=int, nargs="*", default=[20, 50, 100, 200])
     parser.add_argument("--phases", nargs="*")
     parser.add_argument("--others", nargs="*", default=["length", "cores"])
@@ -205,7 +211,7 @@ def main() -> None:
                 with kept.opened(out) as result:
                     result.update(device=args.device, ranks=args.ranks, spin=args.spin, seed=args.seed)
                     result.setdefault("rows", {})[cell.key] = row
-                print(cell.key, row.get("named_rank"), row.get("named_phases"), row["right"], flush=True)
+                print(cell.key, row["planted_ranks"], row.get("named", row.get("failed")), row["right"], flush=True)
         finally:
             lanes.put(lane)
 

@@ -1,10 +1,12 @@
 """Faults injected into a program while it is watched: said within 15 s, by the right cause; and clean runs, no alert.
 
-    python benchmarks/watch_faults.py [--device cuda] [--times 5] [--clean 3600] [--faults NAME,…] [--json FILE]
+    python benchmarks/watch_faults.py [--device cuda] [--times 5] [--clean 3600] [--faults NAME,…] [--ranks 2]
+        [--json FILE]
 
 Each injection starts the program anew, lets it run clean for a minute, injects one fault at a random moment, and asks
 for the view until it says the right thing or 15 s are over. `--clean` watches a clean run so many seconds and counts
-alerts. Faults of a GPU need one; `rank-input` on a GPU needs two.
+alerts. `--ranks` is the number of ranks of `rank-input`, and of the clean run if no other fault is asked for. Faults
+of a GPU need one; `rank-input` on GPUs needs as many as ranks.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ FAULTS: dict[str, tuple[str, list[str], Callable[[View], bool]]] = {
     "stall": ("stall=1", [], has("stalled")),
     "host-sleeps": ("compute=0.04", [], of_host),
     "host-computes": ("busy=0.03", [], of_host),
-    "rank-input": ("rank=0.02", ["--ranks", "2"], has("rank-lag", "1")),
+    "rank-input": ("rank=0.02", ["--ranks", "{ranks}"], has("rank-lag", "1")),
 }
 OF_GPU = {"shared-gpu": ("", [], has("device-shared"))}
 
@@ -132,8 +134,9 @@ def started(options: list[str], device: str) -> Iterator[Run]:
             run.process.wait()
 
 
-def inject(name: str, device: str) -> dict[str, Any]:
+def inject(name: str, device: str, ranks: int) -> dict[str, Any]:
     told, options, right = {**FAULTS, **OF_GPU}[name]
+    options = [word.format(ranks=ranks) for word in options]
     if name == "leak":  # the machine would be full in some minutes
         told = f"leak={max(2_000_000, psutil.virtual_memory().available // (STEPS_PER_S * FULL_S))}"
     with started(options, device) as run:
@@ -171,17 +174,19 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--clean", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--faults", help="names, with commas; all without")
+    parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     names = args.faults.split(",") if args.faults else [*FAULTS, *(OF_GPU if args.device != "cpu" else {})]
     rows: list[dict[str, Any]] = []
     for name in random.sample(names * args.times, len(names) * args.times):
-        rows.append(inject(name, args.device))
+        rows.append(inject(name, args.device, args.ranks))
         print(json.dumps(rows[-1]), flush=True)
         keep(args.json, rows, 0.0, [])
     clean: list[View] = []
     if args.clean:
-        with started([], args.device) as run:
+        of_ranks = ["--ranks", str(args.ranks)] if names == ["rank-input"] else []
+        with started(of_ranks, args.device) as run:
             clean = run.runs(args.clean)
     print(json.dumps(keep(args.json, rows, args.clean, clean)))
 

@@ -1,7 +1,7 @@
-"""Trains on several ranks, one of which is slow somewhere: `--fault`, `--rank` and `--delay` say where, who, how much.
+"""Trains on several ranks, some of which are slow somewhere: `--fault`, `--rank`, `--delay` say where, who, how much.
 
 Faults: `input` in the dataset, `upload` before the batch is copied, `forward` in a block of the net, `backward` in an
-autograd function within it, `optimizer` in a hook of the optimizer: there the rank waits `--delay` seconds a step, on
+autograd function within it, `optimizer` in a hook of the optimizer: there these ranks wait `--delay` seconds a step, on
 the host or, with `--spin`, on its device (forward, backward). `length`: its samples are longer. `cores`: many
 processes share its one core. `none`: nothing. Nets: `resnet`, whose buffers are broadcast, and `transformer`. Started
 by torchrun; it ends when it is killed, or after `--steps`. With `--traceml` its steps are marked as TraceML asks.
@@ -128,7 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fault", choices=[*DELAYS, "length", "cores", "none"], default="none")
     parser.add_argument("--net", choices=("resnet", "transformer"), default="resnet")
-    parser.add_argument("--rank", type=int, default=1)
+    parser.add_argument("--rank", type=int, nargs="+", default=[1])
     parser.add_argument("--delay", type=float, default=0.0)
     parser.add_argument("--spin", action="store_true")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -138,7 +138,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
-    is_slow = rank == args.rank
+    is_slow = rank in args.rank
     fault = args.fault if is_slow else "none"
     late = waits(args, fault)
     if args.fault == "cores":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
-from dynotune.schema.trace_summary import Communication, DeviceTime, HostTime, Ranks, RankTime
+from dynotune.schema.trace_summary import Communication, DeviceTime, HostTime, Ranks, RankTime, Straggler
 
 from .devices import AT, CALLED, found, kernels, lacks, lost, model, on_cpu, on_gpu
 from .observations import observed
@@ -143,9 +144,9 @@ def test_collectives_beside_which_nothing_runs():
     assert "communication-exposed" not in found(on_cpu())
 
 
-def ranks(*waits_s: float, **told: Any) -> dict[str, Any]:
+def ranks(*waits_s: float, late: Sequence[Straggler] = ()) -> dict[str, Any]:
     rows = [RankTime(rank=rank, step_s=0.1, busy_s=None, waits_s=each) for rank, each in enumerate(waits_s)]
-    return {"ranks": Ranks(ranks=rows, imbalance=None, aligned_by="nothing", **{"straggler": None} | told)}
+    return {"ranks": Ranks(ranks=rows, imbalance=None, aligned_by="nothing", stragglers=[*late])}
 
 
 def test_ranks_that_wait_for_one_another_by_chance():
@@ -174,15 +175,15 @@ def test_ranks_that_wait_for_the_slowest():
     ],
 )
 def test_the_remedy_is_that_of_the_phase(phases, says):
-    finding = found(waiting_ranks(0.01, 0.2, straggler=0, straggler_phases=phases))["rank-imbalance"]
+    finding = found(waiting_ranks(0.01, 0.2, late=[Straggler(rank=0, phases=phases)]))["rank-imbalance"]
     assert says in finding.remedy
 
 
-def waiting_ranks(*waits_s: float, **told: Any) -> Any:
+def waiting_ranks(*waits_s: float, late: Sequence[Straggler] = ()) -> Any:
     """One second, of which the last rank's collectives take half; the waits in it are a loss of the trace."""
     rank = len(waits_s) - 1
     hosts = [HostTime(rank=rank, window_s=1.0, loader_s=0.0, operator_s=0.5, communication_s=0.5)]
-    traced = ranks(*waits_s, **told) | {"hosts": hosts, "window_s": 1.0}
+    traced = ranks(*waits_s, late=late) | {"hosts": hosts, "window_s": 1.0}
     losses = lost("rank-imbalance", max(waits_s))
     return two_ranks(on_cpu(losses, shares={"communication": 0.5}, traced=traced))
 
@@ -190,7 +191,7 @@ def waiting_ranks(*waits_s: float, **told: Any) -> Any:
 @pytest.mark.parametrize(("late_s", "severity", "share"), [(0.019, "low", 0.19), (0.03, "high", 0.3)])
 def test_a_rank_that_is_late_by_no_more_than_recording_adds_to_a_step_is_not_known_to_be_late(late_s, severity, share):
     # Recorded steps take 20 ms longer than plain ones of 0.1 s.
-    told = ranks(0.01, 0.7, straggler=0, late_s=late_s)
+    told = ranks(0.01, 0.7, late=[Straggler(rank=0, late_s=late_s)])
     observation = two_ranks(on_gpu(lost("rank-imbalance", 0.6), traced=told))
     attribution = msgspec.structs.replace(observation.attribution, slowed=1.2)
     finding = found(msgspec.structs.replace(observation, attribution=attribution))["rank-imbalance"]

@@ -23,6 +23,7 @@ from dynotune.schema.trace_summary import (
     Ranks,
     RankTime,
     Shares,
+    Straggler,
     TraceSummary,
 )
 
@@ -208,9 +209,7 @@ def of_ranks(num: int, **changes: Any) -> TraceSummary:
                 )
                 for rank in ranks
             ],
-            straggler=num - 1,
-            straggler_phases=["backward"],
-            late_s=0.002,
+            stragglers=[Straggler(rank=num - 1, phases=["backward"], late_s=0.002)],
             imbalance=1.12,
             aligned_by="collectives",
         ),

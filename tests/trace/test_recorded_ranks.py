@@ -64,7 +64,7 @@ def test_the_rank_whose_gradients_are_ready_last_is_named_with_its_phase_and_pla
     assert ran.returncode == 0, ran.stderr
     found = summarise(read_traces([tmp_path / "rank0.json", tmp_path / "rank1.json"]))
     assert found.ranks is not None
-    assert (found.ranks.straggler, found.ranks.straggler_phases) == (1, ["backward"])
+    assert [(one.rank, one.phases) for one in found.ranks.stragglers] == [(1, ["backward"])]
     cause = next(cause for cause in found.causes if cause.id == "rank-imbalance")
     assert cause.claim.startswith("Rank 1 is ")
     assert cause.claim.endswith(" late in backward each step: the others wait.")

@@ -205,12 +205,5 @@ class PlainWindow:
             found.append(restlessness(outcome.records[0], min(window.first_step for window in outcome.windows)))
         if asked is not None and any(window.first_step != asked.at_step for window in outcome.windows):
             found.append("The window began later than it should have: ranks may have timed different steps.")
-        if outcome.run.ended_by == "timeout":
-            found.append(f"The command was ended after {self._runner.limit_s:.0f} s.")
-        elif outcome.run.ended_by == "command" and outcome.run.exit_code:
-            found.append(f"Afterwards the command failed, with exit code {outcome.run.exit_code}.")
         found += [f"Could not be looked at: {what}" for record in self._timed for what in failed_parts(record)]
-        found += cautions.sandbox_warnings(outcome)
-        if outcome.outside is not None:
-            found += [f"Meanwhile {reason}." for reason in outcome.outside.foreign]
-        return found + cautions.warnings([outcome])
+        return found + cautions.of_run(outcome, self._runner.limit_s)

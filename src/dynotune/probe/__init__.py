@@ -18,7 +18,7 @@ from dynotune.probe.sampling.gpu_counters import DeviceMemory, device_memory, ow
 from dynotune.probe.sampling.interference import Interference, Neighbours, judge, neighbours
 from dynotune.probe.sampling.sampler import Sampler
 from dynotune.probe.sampling.window import Energy, energy, over
-from dynotune.probe.sources import clock_reasons, nvml
+from dynotune.probe.sources import nvml
 from dynotune.probe.sources.counters import descendants
 from dynotune.probe.sources.interpreter import interpreter, interpreter_asked, run_python
 from dynotune.probe.sources.samples import Gpu, Sample, read_samples
@@ -31,7 +31,6 @@ __all__ = [
     "Neighbours",
     "Sample",
     "Sampler",
-    "clock_reasons",
     "compatibility",
     "descendants",
     "device_memory",

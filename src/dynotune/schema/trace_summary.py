@@ -212,19 +212,24 @@ class RankTime(msgspec.Struct, frozen=True, kw_only=True):
     phase_s: dict[RankPhase, float] = {}
 
 
-class Ranks(msgspec.Struct, frozen=True, kw_only=True):
-    """Comparison of ranks. `straggler`: the rank that the others wait for; None if no rank stands out.
+class Straggler(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that others wait for. `late_s`: its delay in a median step; None if steps cannot be compared.
 
-    `straggler_phases`: phases in which the straggler is late, the longest first; [] if not known. `late_s`: the
-    straggler's delay in a median step; None if its steps cannot be compared.
+    `phases`: phases in which the rank is late, the longest first; [] if not known.
     """
 
+    rank: int
+    phases: list[RankPhase] = []
+    late_s: float | None = None
+
+
+class Ranks(msgspec.Struct, frozen=True, kw_only=True):
+    """Comparison of ranks. `stragglers`: the ranks that the others wait for, the slowest first; [] if none is late."""
+
     ranks: list[RankTime]
-    straggler: int | None
     imbalance: float | None
     aligned_by: Literal["clock", "collectives", "nothing"]
-    straggler_phases: list[RankPhase] = []
-    late_s: float | None = None
+    stragglers: list[Straggler] = []
 
 
 class Called(msgspec.Struct, frozen=True, kw_only=True):

@@ -189,6 +189,6 @@ def _gpu(sample: probe.Sample, gpu: probe.Gpu, before: GpuView | None) -> GpuVie
     return GpuView(
         kernel_running_percent=gpu.utilisation_percent,
         **fields,
-        clock_limits=[] if isinstance(gpu.clock_reasons, Unknown) else probe.clock_reasons.names(gpu.clock_reasons),
+        clock_limits=[] if isinstance(gpu.clock_reasons, Unknown) else probe.nvml.reason_names(gpu.clock_reasons),
         others=[f"{each.name or '?'} ({each.pid}), {share}% of the time" for each, share in others.items() if share],
     )

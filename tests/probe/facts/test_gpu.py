@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dynotune.probe import gpu
-from dynotune.probe.sources import clock_reasons
+from dynotune.probe.sources import nvml
 from dynotune.schema.facts import Unknown
 
 INITIAL_PID_NAMESPACE = 4026531836
@@ -180,8 +180,8 @@ def test_gpus_without_nvlink_still_have_a_way(fake_nvml, h200, bare):
 
 
 def test_a_bit_without_a_name_is_not_dropped():
-    assert clock_reasons.names(0) == []
-    assert clock_reasons.names(0x8 | 0x400) == ["hw-slowdown", "reason-0x400"]
+    assert nvml.reason_names(0) == []
+    assert nvml.reason_names(0x8 | 0x400) == ["hw-slowdown", "reason-0x400"]
 
 
 def test_an_older_driver_is_asked_by_the_older_name(fake_nvml, h200, bare):

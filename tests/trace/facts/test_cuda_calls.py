@@ -49,7 +49,7 @@ def by_thread(timeline: Timeline):
     ],
 )
 def test_a_call_that_waits_is_known_by_its_name(name: str) -> None:
-    assert cuda_calls.is_sync(name)
+    assert cuda_calls.waits(Made().call(name, 0, 10).timeline()).tolist() == [True]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_call_that_waits_is_known_by_its_name(name: str) -> None:
     ],
 )
 def test_a_call_that_does_not_wait_is_not_taken_for_one(name: str) -> None:
-    assert not cuda_calls.is_sync(name)
+    assert cuda_calls.waits(Made().call(name, 0, 10).timeline()).tolist() == [False]
 
 
 def test_waiting_calls_are_gathered_by_function_and_place_largest_first() -> None:

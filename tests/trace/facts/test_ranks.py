@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynotune.schema.trace_summary import Straggler
 from dynotune.trace.facts import ranks
 from dynotune.trace.timeline import DeviceKind, Timeline
 
@@ -69,7 +70,7 @@ def test_a_rank_waits_in_a_collective_until_the_last_has_joined() -> None:
     found = ranks.compare([first, second], [(0, 400), (0, 400)], [None, None])
     assert found is not None
     assert [(row.rank, row.waits_s, row.clock_offset_s) for row in found.ranks] == [(0, 50e-9, 0.0), (1, 0.0, 0.0)]
-    assert (found.straggler, found.aligned_by) == (1, "clock")
+    assert ([one.rank for one in found.stragglers], found.aligned_by) == ([1], "clock")
 
 
 def test_waiting_ends_with_the_collective_and_counts_once_a_moment() -> None:
@@ -176,7 +177,7 @@ def test_recordings_that_share_nothing_are_not_aligned() -> None:
         [rank_of(None, [(0, 10)]), Made().kernel("gemm", 0, 5).timeline()], [(0, 20)] * 2, [None, None]
     )
     assert found is not None
-    assert (found.aligned_by, found.straggler) == ("nothing", None)
+    assert (found.aligned_by, found.stragglers) == ("nothing", [])
     assert [(row.rank, row.waits_s, row.clock_offset_s) for row in found.ranks] == [(0, None, None), (1, None, None)]
 
 
@@ -197,16 +198,16 @@ def test_the_straggler_is_whom_the_others_wait_for_most() -> None:
     found = ranks.compare(timelines, [(0, 400 * MS)] * 3, [None] * 3)
     assert found is not None
     assert [row.waits_s for row in found.ranks] == [34e-3, 4e-3, 30e-3]
-    assert found.straggler == 8
+    assert found.stragglers == [Straggler(rank=8)]
 
 
-@pytest.mark.parametrize(("late_ms", "straggler"), [(1, None), (3, 1)])
-def test_nobody_stands_out_below_two_percent_of_the_window(late_ms: int, straggler: int | None) -> None:
+@pytest.mark.parametrize(("late_ms", "stragglers"), [(1, []), (3, [Straggler(rank=1)])])
+def test_nobody_stands_out_below_two_percent_of_the_window(late_ms: int, stragglers: list[Straggler]) -> None:
     first, second = [(10 * MS, 50 * MS)], [((10 + late_ms) * MS, 50 * MS)]
     timelines = [rank_of(0, first, base=0), rank_of(1, second, base=0)]
     found = ranks.compare(timelines, [(0, 100 * MS)] * 2, [None, None])
     assert found is not None
-    assert found.straggler == straggler
+    assert found.stragglers == stragglers
 
 
 def test_nobody_stands_out_where_ranks_are_late_in_turn() -> None:
@@ -214,7 +215,7 @@ def test_nobody_stands_out_where_ranks_are_late_in_turn() -> None:
     timelines = [rank_of(0, first, base=0), rank_of(1, second, base=0)]
     found = ranks.compare(timelines, [(0, 200 * MS)] * 2, [None, None])
     assert found is not None
-    assert ([row.waits_s for row in found.ranks], found.straggler) == ([10e-3, 10e-3], None)
+    assert ([row.waits_s for row in found.ranks], found.stragglers) == ([10e-3, 10e-3], [])
 
 
 def test_busy_time_steps_and_imbalance_are_told_of_each_rank() -> None:
@@ -279,7 +280,7 @@ def test_waits_do_not_depend_on_the_clocks_and_never_exceed_the_collectives(
     assert [row.waits_s for row in found.ranks] == [pytest.approx(wait / 1e3) for wait in waits]
     unshifted = compared([0, 0, 0])
     assert unshifted is not None
-    assert found.straggler == unshifted.straggler
+    assert found.stragglers == unshifted.stragglers
 
 
 # Without a device
@@ -302,7 +303,8 @@ def test_ranks_without_a_device_wait_in_the_hosts_collectives() -> None:
     found = ranks.compare([slow, fast], windows, [None, None])
     assert found is not None
     assert [row.waits_s for row in found.ranks] == [0.0, pytest.approx(4 * 3e-3)]
-    assert (found.straggler, found.imbalance, found.aligned_by) == (0, pytest.approx(2.0), "clock")
+    assert [one.rank for one in found.stragglers] == [0]
+    assert (found.imbalance, found.aligned_by) == (pytest.approx(2.0), "clock")
 
 
 def test_collectives_of_the_host_that_were_not_under_way_at_once_are_not_matched() -> None:
@@ -310,7 +312,7 @@ def test_collectives_of_the_host_that_were_not_under_way_at_once_are_not_matched
     second = on_host(1, *((MS * (10 * step + 6 + step), MS * (10 * step + 7)) for step in range(2)), computes_ms=1)
     found = ranks.compare([first, second], [(0, 40 * MS)] * 2, [None, None])
     assert found is not None
-    assert (found.straggler, [row.waits_s for row in found.ranks]) == (None, [None, None])
+    assert (found.stragglers, [row.waits_s for row in found.ranks]) == ([], [None, None])
 
 
 def test_a_broadcast_whose_root_is_gone_keeps_no_collective_of_all_from_being_matched() -> None:
@@ -326,4 +328,5 @@ def test_a_broadcast_whose_root_is_gone_keeps_no_collective_of_all_from_being_ma
 
     found = ranks.compare([rank(0, 2, 5), rank(1, 9, 15)], [(0, 80 * MS)] * 2, [None, None])
     assert found is not None
-    assert ([row.waits_s for row in found.ranks], found.straggler) == ([pytest.approx(40e-3), 0.0], 1)
+    assert [row.waits_s for row in found.ranks] == [pytest.approx(40e-3), 0.0]
+    assert [one.rank for one in found.stragglers] == [1]

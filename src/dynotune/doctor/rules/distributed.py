@@ -150,9 +150,9 @@ def rank_imbalance(view: ObservationView) -> Judgements:
     # If ranks wait equally long or work equally long, they wait by chance, for instance for a core.
     beyond = min(share, _beyond_slowest(view)) if losses and not view.uses_cuda else share
     small = beyond < policy.RANKS_DIFFER or not losses
-    late_s = view.trace.ranks.late_s if losses and view.trace.ranks else None
-    if late_s is not None:
-        late = late_s / view.timing.step_s
+    stragglers = view.trace.ranks.stragglers if losses and view.trace.ranks else []
+    if stragglers and stragglers[0].late_s is not None:
+        late = stragglers[0].late_s / view.timing.step_s
         share = min(share, late)
         # The recording alone may make ranks differ by as much.
         small = small or late <= _slowed(view) - 1
@@ -165,7 +165,7 @@ def rank_imbalance(view: ObservationView) -> Judgements:
         share=share,
         evidence=evidence,
         where=losses[0].where if losses else Place(),
-        remedy=_REMEDIES.get(tuple(view.trace.ranks.straggler_phases) if losses and view.trace.ranks else ())
+        remedy=_REMEDIES.get(tuple(stragglers[0].phases) if len(stragglers) == 1 else ())
         or "Give all ranks equal work (samples as many and as long); see the slow rank's loader, clock and cores.",
     )
 

@@ -4,7 +4,7 @@
 into variables and a plan for the agent, `processes` reads process tables, `TransparentRun` is the run of `dynotune
 run`, and `origin` distinguishes folders that this user began on this machine from all others.
 
-The supervisor imports `processes`, `signals`, `overlay` and `messages` without site-packages. So these modules use the
+The supervisor imports `processes`, `overlay` and `inboxes` without site-packages. So these modules use the
 standard library only, and this `__init__` imports lazily.
 """
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dynotune.launch.process import environment, processes, variants
+from dynotune.launch.process.inboxes import FROM_OUTSIDE, SignalInbox
 from dynotune.launch.process.launcher import Exit, start
-from dynotune.launch.process.signals import FROM_OUTSIDE, SignalInbox
 from dynotune.launch.records.record import Records, read_back, summarise
 from dynotune.schema import document
 from dynotune.schema.facts import Facts

@@ -19,8 +19,8 @@ from typing import Any, Literal
 import dynotune
 from dynotune.launch.process import changes, executable, overlay, processes, run_folder
 from dynotune.launch.process.changes import Changes, Snapshot
+from dynotune.launch.process.inboxes import Messages
 from dynotune.launch.process.leases import MARK, Lease
-from dynotune.launch.process.messages import Messages
 from dynotune.launch.process.overlay import View
 from dynotune.launch.process.sandbox import Seed, changes_in, prepare
 from dynotune.schema.errors import CannotRunHere, UsageError

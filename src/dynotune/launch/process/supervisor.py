@@ -21,8 +21,7 @@ import time
 from typing import Any, NoReturn
 
 from dynotune.launch.process import overlay, processes
-from dynotune.launch.process.messages import Messages
-from dynotune.launch.process.signals import FROM_OUTSIDE, SignalInbox
+from dynotune.launch.process.inboxes import FROM_OUTSIDE, Messages, SignalInbox
 
 _LEFTOVER_GRACE_S = 1.0
 _TOLD_TO_END_GRACE_S = 5.0

@@ -37,6 +37,19 @@ def warnings(outcomes: Sequence[Outcome]) -> list[str]:
     return found
 
 
+def of_run(outcome: Outcome, limit_s: float) -> list[str]:
+    """List cautions about one run of the command, which was to end within `limit_s`."""
+    found = []
+    if outcome.run.ended_by == "timeout":
+        found.append(f"The command was ended after {limit_s:.0f} s, the limit of a run.")
+    elif outcome.run.ended_by == "command" and outcome.run.exit_code:
+        found.append(f"Afterwards the command failed, with exit code {outcome.run.exit_code}.")
+    found += sandbox_warnings(outcome)
+    if outcome.outside is not None:
+        found += [f"Meanwhile {reason}." for reason in outcome.outside.foreign]
+    return found + warnings([outcome])
+
+
 def window_cautions(run: RunSpec, window: WindowPlan) -> list[str]:
     if not window.num_steps:
         return []

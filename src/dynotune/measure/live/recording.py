@@ -140,14 +140,7 @@ class Recorder:
         if len({(trace.first_step, trace.num_steps) for _, trace in traces}) > 1:
             found.append("Ranks recorded different steps: one waits for another that is busy writing.")
         found += _epoch_note(outcome.records[0], traces[0][1])
-        if outcome.run.ended_by == "timeout":
-            found.append(f"The command was ended after {self._runner.limit_s:.0f} s, before all steps were recorded.")
-        elif outcome.run.ended_by == "command" and outcome.run.exit_code:
-            found.append(f"Afterwards the command failed, with exit code {outcome.run.exit_code}.")
-        found += cautions.sandbox_warnings(outcome)
-        if outcome.outside is not None:
-            found += [f"Meanwhile {reason}." for reason in outcome.outside.foreign]
-        return found + cautions.warnings([outcome])
+        return found + cautions.of_run(outcome, self._runner.limit_s)
 
 
 def _notes_on(process: Process, trace: RecordedTrace) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dynotune.probe.facts.host import parse_cpu_list
-from dynotune.probe.sources import clock_reasons, container
+from dynotune.probe.sources import container
 from dynotune.probe.sources import nvml as nvml_facts
 from dynotune.probe.sources.kernel_files import process_name
 from dynotune.probe.sources.nvml import NvmlUnavailable, answer
@@ -31,7 +31,7 @@ QUESTIONS: dict[str, Question] = {
     "max_sm_clock_mhz": lambda nvml, gpu: int(nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM)),
     "memory_clock_mhz": lambda nvml, gpu: int(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)),
     "max_memory_clock_mhz": lambda nvml, gpu: int(nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_MEM)),
-    "clock_reasons": lambda nvml, gpu: [*clock_reasons.names(clock_reasons.ask(nvml, gpu))],
+    "clock_reasons": lambda nvml, gpu: [*nvml_facts.reason_names(nvml_facts.clock_reasons(nvml, gpu))],
     "power_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
     "power_limit_w": lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
     "default_power_limit_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1000,

@@ -12,8 +12,8 @@ import msgspec
 
 from dynotune.probe.sampling.window import Window, covers
 from dynotune.probe.sources import counters
-from dynotune.probe.sources.clock_reasons import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SYNC_BOOST
 from dynotune.probe.sources.counters import TICK_S
+from dynotune.probe.sources.nvml import HW_POWER_BRAKE, HW_SLOWDOWN, HW_THERMAL, SYNC_BOOST
 from dynotune.probe.sources.samples import Cores, Gpu, GpuProcess, Quota, Sample
 from dynotune.schema.facts import Missing, Unknown, needed
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from dynotune.probe.sources import clock_reasons
+from dynotune.probe.sources import nvml
 from dynotune.probe.sources.samples import ByName, Gpu, Sample
 from dynotune.schema.facts import Facts, Missing, Unknown, Value, needed, or_unknown
 
@@ -164,7 +164,7 @@ def _reasons(gpus: Sequence[Gpu]) -> Value | Unknown:
     if not masks:
         return next(gpu.clock_reasons for gpu in gpus if isinstance(gpu.clock_reasons, Unknown))
     shares: dict[str, float] = {}
-    for name in (name for mask in masks for name in clock_reasons.names(mask)):
+    for name in (name for mask in masks for name in nvml.reason_names(mask)):
         shares[name] = shares.get(name, 0.0) + 1 / len(masks)
     return [f"{name} {share:.2f}" for name, share in sorted(shares.items(), key=lambda item: (-item[1], item[0]))]
 

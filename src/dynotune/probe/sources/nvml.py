@@ -14,6 +14,19 @@ T = TypeVar("T")
 DEVICE_NODES = ("nvidia*", "nvhost*")
 """Device files of NVIDIA's drivers. If one exists, a missing library does not mean that there is no GPU."""
 
+# Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
+HW_SLOWDOWN, SYNC_BOOST, HW_THERMAL, HW_POWER_BRAKE = 0x8, 0x10, 0x40, 0x80
+_REASONS = {
+    0x1: "gpu-idle",
+    0x2: "applications-clocks",
+    0x4: "sw-power-cap",
+    HW_SLOWDOWN: "hw-slowdown",
+    SYNC_BOOST: "sync-boost",
+    0x20: "sw-thermal",
+    HW_THERMAL: "hw-thermal",
+    HW_POWER_BRAKE: "hw-power-brake",
+    0x100: "display",
+}
 
 IDENTITY: dict[str, Callable[[Any, Any], Value]] = {
     "name": lambda nvml, gpu: nvml.nvmlDeviceGetName(gpu),
@@ -213,3 +226,21 @@ def identity(nvml: Any, index: int, prefix: str = "gpu") -> Facts:
 
 def _device_unknown(reason: str, prefix: str = "gpu") -> Facts:
     return {f"{prefix}.{name}": Unknown(reason) for name in IDENTITY}
+
+
+def reason_names(mask: int) -> list[str]:
+    """Return the names of clock event reasons in the mask; a bit that NVML added later is named by its value."""
+    known = [name for bit, name in _REASONS.items() if mask & bit]
+    unnamed = mask & ~sum(_REASONS)
+    return [*known, *([f"reason-{unnamed:#x}"] if unnamed else [])]
+
+
+def clock_reasons(nvml: Any, handle: Any) -> int:
+    """Return the reasons for one GPU's present clock, a bit mask. Raises NVMLError: NVML does not report it."""
+    try:
+        return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    except nvml.NVMLError as error:
+        if error.value != nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            raise
+        # In drivers before 535 the same mask has another name.
+        return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))

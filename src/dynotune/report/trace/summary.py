@@ -308,8 +308,8 @@ def _communication(summary: TraceSummary, top: int) -> RenderableType | None:
 def _ranks(summary: TraceSummary, top: int) -> RenderableType | None:
     if summary.ranks is None or not summary.ranks.ranks:
         return None
-    ranks = summary.ranks
-    slowest_first = sorted(ranks.ranks, key=lambda each: (each.rank != ranks.straggler, -(each.step_s or 0)))
+    ranks, late = summary.ranks, {one.rank for one in summary.ranks.stragglers}
+    slowest_first = sorted(ranks.ranks, key=lambda each: (each.rank not in late, -(each.step_s or 0)))
     limit = max(top, NUM_OF_A_MACHINE)
     chosen = slowest_first if len(slowest_first) > limit else ranks.ranks
     rows = [
@@ -319,7 +319,7 @@ def _ranks(summary: TraceSummary, top: int) -> RenderableType | None:
             _time(each.busy_s),
             _time(each.waits_s),
             "" if each.clock_offset_s is None else words.change(each.clock_offset_s),
-            Text("the others wait for it", style="yellow") if each.rank == ranks.straggler is not None else "",
+            Text("the others wait for it", style="yellow") if each.rank in late else "",
         )
         for each in chosen
     ]

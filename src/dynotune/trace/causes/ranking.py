@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from dynotune.schema.trace_summary import RANK_PHASES, Cause, Operator, Place, RankPhase, Ranks, Shares
+from dynotune.schema.trace_summary import RANK_PHASES, Cause, Operator, Place, RankPhase, Ranks, Shares, Straggler
 from dynotune.trace.causes import idle, work
 from dynotune.trace.causes.idle import LOW_BUSY_SHARE
 from dynotune.trace.facts import intervals, rank_phases
@@ -65,17 +65,12 @@ def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
 
 
 def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
-    """Return, for the rank that waits most, the time that the rank waits for the straggler."""
-    if compared is None or compared.straggler is None:
+    """Return, for the rank that waits most, the time that the rank waits for stragglers."""
+    if compared is None or not compared.stragglers:
         return []
-    named = " and ".join(_PHASES.get(phase, phase) for phase in compared.straggler_phases)
-    claim = f"The other ranks wait for rank {compared.straggler} in collectives."
-    if compared.late_s is not None:
-        where = f"in {named} each step" if named else "each step, in which phase is not known"
-        claim = f"Rank {compared.straggler} is {duration(compared.late_s * 1e9)} late {where}: the others wait."
-    rows = []
+    rows, late = [], {one.rank for one in compared.stragglers}
     for facts, row in zip(ranks, compared.ranks, strict=True):
-        if row.waits_s is not None and row.rank != compared.straggler and facts.window_ns:
+        if row.waits_s is not None and row.rank not in late and facts.window_ns:
             waits = time_per_step(facts, row.waits_s * 1e9)
             evidence = [f"rank {row.rank} waits {waits} in collectives before the last rank joins"]
             if compared.imbalance is not None:
@@ -85,7 +80,7 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
                     id="rank-imbalance",
                     lost_s=row.waits_s,
                     share=row.waits_s * 1e9 / facts.window_ns,
-                    claim=claim,
+                    claim=_who_is_late(compared.stragglers),
                     where=_late_at(ranks, compared),
                     evidence=evidence,
                 )
@@ -93,17 +88,29 @@ def _imbalance(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause
     return sorted(rows, key=lambda cause: -cause.share)[:1]
 
 
+def _who_is_late(stragglers: Sequence[Straggler]) -> str:
+    told = []
+    for one in stragglers:
+        if one.late_s is None:
+            return f"The other ranks wait for rank {one.rank} in collectives."
+        named = " and ".join(_PHASES.get(phase, phase) for phase in one.phases)
+        where = f"in {named} each step" if named else "each step, in which phase is not known"
+        told.append(f"rank {one.rank} is {duration(one.late_s * 1e9)} late {where}")
+    text = "; ".join(told)
+    return f"{text[0].upper()}{text[1:]}: the others wait."
+
+
 def _late_at(ranks: Sequence[RankFacts], compared: Ranks) -> Place:
-    """Return the place that causes most of a straggler's delay, if the straggler is late in only one phase."""
-    if len(compared.straggler_phases) != 1 or compared.late_s is None:
+    """Return the place that causes most of the slowest rank's delay, if the rank is late in only one phase."""
+    slowest, late = compared.stragglers[0], {one.rank for one in compared.stragglers}
+    if len(slowest.phases) != 1 or slowest.late_s is None:
         return Place()
     rows = zip(ranks, compared.ranks, strict=True)
-    of_rank = {row.rank: _places_of(facts, compared.straggler_phases[0]) for facts, row in rows}
-    own = of_rank.pop(compared.straggler)
-    others = of_rank.values()
+    of_rank = {row.rank: _places_of(facts, slowest.phases[0]) for facts, row in rows}
+    own, others = of_rank[slowest.rank], [places for rank, places in of_rank.items() if rank not in late]
     beyond = {place: ns - float(np.median([one.get(place, 0.0) for one in others])) for place, ns in own.items()}
     place = max(beyond, key=lambda place: beyond[place], default=Place())
-    return place if 2 * beyond.get(place, 0.0) > compared.late_s * 1e9 else Place()
+    return place if 2 * beyond.get(place, 0.0) > slowest.late_s * 1e9 else Place()
 
 
 def _places_of(facts: RankFacts, phase: RankPhase) -> dict[Place, float]:

@@ -35,16 +35,11 @@ def plain_name(name: str) -> str:
     return _VERSION.sub("", name)
 
 
-def is_sync(name: str) -> bool:
-    """Return whether a CUDA call of this name always waits for the device, whatever memory the call copies."""
-    return _WAITS.fullmatch(plain_name(name)) is not None
-
-
 def waits(timeline: Timeline) -> NDArray[np.bool_]:
     """Return for each host span whether the span is a CUDA call that waits for the device.
 
-    Besides the calls of `is_sync`, asynchronous copies from a device to pageable memory wait: the call returns when the
-    copy is done (https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html).
+    Besides calls whose names tell it, asynchronous copies from a device to pageable memory wait: the call returns when
+    the copy is done (https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html).
     """
     device = timeline.device
     found = _calls_named(timeline, _WAITS)

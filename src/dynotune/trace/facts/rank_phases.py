@@ -6,6 +6,7 @@ that runs ahead of its device hides host work behind waits for the device: then 
 longer.
 """
 
+import math
 import re
 
 import numpy as np
@@ -38,17 +39,25 @@ def beyond_chance(num: int, of: int, chance: float, tries: int = 1) -> bool:
     return num > 0 and tries * float(bdtrc(num - 1, of, chance)) <= CHANCE
 
 
-def may_be_last(own_ns: Ints, rank: int) -> bool:
-    """Return whether the rank is last more often than among equal ranks; also true if too few steps are known."""
+def slow_ranks(own_ns: Ints) -> list[int]:
+    """Return the ranks that are late, the slowest first: at most a quarter of all, or one; [] if none is.
+
+    In most steps one of them is last, more often than among equal ranks; also if too few steps are known to tell.
+    """
     total = own_ns.sum(axis=2)
     num_ranks, num_steps = total.shape
-    others = np.delete(total, rank, axis=0)
-    middling = np.median(others, axis=1)
-    # Steps are not independent: one process may be slower than equal processes in all steps.
-    if np.median(total[rank]) - middling.max() <= np.ptp(middling):
-        return False
-    num_last = int((total[rank] > others.max(axis=0)).sum())
-    return float(num_ranks) ** (1 - num_steps) > CHANCE or beyond_chance(num_last, num_steps, 1 / num_ranks, num_ranks)
+    order = np.argsort(-np.median(total, axis=1), kind="stable")
+    for num in range(max(1, num_ranks // 4), 0, -1):
+        slow, others = total[order[:num]], total[order[num:]]
+        middling = np.median(others, axis=1)
+        # Steps are not independent: one process may be slower than equal processes in all steps.
+        if np.median(slow, axis=1).min() - middling.max() <= np.ptp(middling):
+            continue
+        num_last, tries = int((slow.max(axis=0) > others.max(axis=0)).sum()), math.comb(num_ranks, num)
+        is_short = float(num_ranks) ** (1 - num_steps) > CHANCE
+        if is_short or beyond_chance(num_last, num_steps, num / num_ranks, tries):
+            return list(map(int, order[:num]))
+    return []
 
 
 def late(own_ns: Ints, rank: int) -> tuple[list[RankPhase], int]:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dynotune.schema.trace_summary import RANK_PHASES, Communication, RankPhase, Ranks, RankTime
+from dynotune.schema.trace_summary import RANK_PHASES, Communication, Ranks, RankTime, Straggler
 from dynotune.trace.facts import busy_time, intervals, rank_phases
 from dynotune.trace.facts.kernel_names import CLASSES, without_arguments
 from dynotune.trace.facts.kernels import classes_of
@@ -97,10 +98,11 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
     free = [_free(*pair) for pair in zip(timelines, windows, strict=True)]
     waits = _waits(collectives, windows, free, alignment) if alignment.matched.size else None
     own_ns = _own_ns(timelines, windows, steps[0], collectives, free, alignment)
-    straggler = _straggler(waits[1], windows) if waits else None
-    told: tuple[int | None, list[RankPhase], int | None, Ints | list[Ints]] = straggler, [], None, []
-    straggler, phases, late_ns, told_ns = told if own_ns is None else _late(own_ns)
-    middle_s = [(np.median(one, axis=0) / 1e9).tolist() for one in told_ns]
+    stragglers = [Straggler(rank=rank) for rank in _awaited(waits[1], windows)] if waits else []
+    middle_s = []
+    if own_ns is not None:
+        stragglers, told_ns = _stragglers(own_ns)
+        middle_s = [(np.median(one, axis=0) / 1e9).tolist() for one in told_ns]
     middling_s = [dict(zip(RANK_PHASES, row, strict=True)) for row in middle_s] or [{} for _ in timelines]
     labels = [index if timeline.rank is None else timeline.rank for index, timeline in enumerate(timelines)]
     rows = [
@@ -116,11 +118,9 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
     ]
     return Ranks(
         ranks=rows,
-        straggler=None if straggler is None else labels[straggler],
+        stragglers=[replace(one, rank=labels[one.rank]) for one in stragglers],
         imbalance=_imbalance(timelines, windows, steps),
         aligned_by=alignment.aligned_by,
-        straggler_phases=phases,
-        late_s=None if late_ns is None else late_ns / 1e9,
     )
 
 
@@ -327,24 +327,27 @@ def _own_ns(
     return np.array(found).transpose(1, 0, 3, 2)
 
 
-def _late(own_ns: Ints) -> tuple[int | None, list[RankPhase], int | None, Ints]:
-    """Return the straggler, its phases, its delay in ns, and the own times (of device or host) that show most delay."""
+def _stragglers(own_ns: Ints) -> tuple[list[Straggler], Ints]:
+    """Return the ranks that are late, by position, and the own times (of device or host) that show most delay."""
     total = own_ns.sum(axis=3).max(axis=0)[..., None]
-    rank = int(np.median(total, axis=1).argmax())
-    late_ns = rank_phases.late(total, rank)[1]
-    told_ns = min(own_ns, key=lambda one: abs(rank_phases.late(one, rank)[1] - late_ns))
-    if late_ns <= STRAGGLER_SHARE * float(np.median(total[rank])) or not rank_phases.may_be_last(total, rank):
-        return None, [], None, told_ns
-    return rank, rank_phases.late(told_ns, rank)[0], late_ns, told_ns
+    slowest = int(np.median(total, axis=1).argmax())
+    late_ns = rank_phases.late(total, slowest)[1]
+    told_ns = min(own_ns, key=lambda one: abs(rank_phases.late(one, slowest)[1] - late_ns))
+    found = []
+    for rank in rank_phases.slow_ranks(total):
+        late_ns = rank_phases.late(total, rank)[1]
+        if late_ns > STRAGGLER_SHARE * float(np.median(total[rank])):
+            found.append(Straggler(rank=rank, phases=rank_phases.late(told_ns, rank)[0], late_s=late_ns / 1e9))
+    return found, told_ns
 
 
-def _straggler(for_whom: NDArray[np.int64], windows: Sequence[Window]) -> int | None:
+def _awaited(for_whom: NDArray[np.int64], windows: Sequence[Window]) -> list[int]:
     """Return the rank that the others wait for most, for a notable share of their windows, if own times are unknown."""
     caused = for_whom.sum(axis=0)
     rank = int(caused.argmax())
     others = sum(end - start for index, (start, end) in enumerate(windows) if index != rank)
     stands_out = 2 * caused[rank] > caused.sum() and caused[rank] > STRAGGLER_SHARE * others
-    return rank if stands_out else None
+    return [rank] if stands_out else []
 
 
 def _step_s(steps: Steps | None) -> float | None:

@@ -64,6 +64,7 @@ def main() -> None:
         type=int,
         help="as many as there are GPUs, or 2; 1: only the other half",
     )
+    parser.add_argument("--apart", action="store_true", help="leave out one lane, which another call measures")
     parser.add_argument("--only", action="append", choices=KINDS)
     parser.add_argument("--net", action="append", choices=[*NETS, "unet"], help="all of them without")
     parser.add_argument("--faster", default="precision.autocast=bf16", help="settings that help, one arm")
@@ -110,7 +111,7 @@ def jobs(asked: argparse.Namespace, num: int) -> list[tuple[str, str, str, int]]
         # Each run of `same` and `faster` is of one net, the first; `aa` goes on until there are groups enough.
         of = nets if kind == "tune" else [f"{nets[at % len(nets)]} {at}" for at in range(asked.groups)]
         for name in of if kind in ("tune", "aa") else nets[:1]:
-            for lanes in (num,) if kind == "aa" else sorted({1, num}):
+            for lanes in (num,) if kind == "aa" or asked.apart else sorted({1, num}):
                 found.append((f"{kind} {name}, {lanes} lanes", kind, name.split()[0], lanes))
     return [one for one in found if one[1] != "aa" or num > 1]
 

@@ -72,7 +72,7 @@ def test_machines_that_do_not_differ_are_said_not_to():
 
 
 def test_on_a_terminal_only_what_to_do_is_shown_and_verbose_gives_the_rest(monkeypatch):
-    monkeypatch.setattr("dynotune.report.findings.is_brief", lambda: True)
+    monkeypatch.setattr("dynotune.report.layout.is_brief", lambda: True)
     monkeypatch.setattr("dynotune.report.doctor.is_brief", lambda: True)
     text = " ".join(shown(findings=[FINDING], unknown=[NotKnown("other", "fact", "no NVML here")]))
     assert FINDING.remedy in " ".join(text.split())

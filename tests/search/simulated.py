@@ -124,6 +124,7 @@ class SimulatedBench:
         spent_s: by earlier sittings.
         cold_s: by the key of an arm, what its first run takes longer, and half of it each later one.
         switch_sd: of the logarithm of what one block within a process says; None where nothing can be switched.
+        guessed: how many times as long as a run the first guess of it is.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class SimulatedBench:
         spent_s: float = 0.0,
         cold_s: Mapping[str, float] = MappingProxyType({}),
         switch_sd: float | None = None,
+        guessed: float = 1.0,
     ) -> None:
         self.table = table
         self.clock_s = spent_s
@@ -155,7 +157,7 @@ class SimulatedBench:
         self._stop_after = stop_after
         self._took_s: dict[str, float] = {}
         self._cold_s = cold_s
-        self._switch_sd = switch_sd
+        self._switch_sd, self._guessed = switch_sd, guessed
         self.side = lanes.SideBySide()
         self.switched: list[str] = []
         self.tested: list[str] = []
@@ -270,7 +272,7 @@ class SimulatedBench:
 
     def run_s(self, arm: Arm) -> float:
         # A first guess, as a diagnosis gives it; then what the arm's last run took.
-        guess = self.table.start_s + self.table.window_s
+        guess = self._guessed * (self.table.start_s + self.table.window_s)
         return self._took_s.get(arm.key, self._took_s.get("", guess))
 
     def left_s(self) -> float:

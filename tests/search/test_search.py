@@ -417,12 +417,30 @@ def test_what_is_confirmed_tells_the_unit_and_the_window_of_its_runs(ids: list[s
 
 
 def test_a_proof_that_the_time_does_not_hold_is_not_begun_and_what_it_takes_is_said() -> None:
-    study = tuned(Table({"good=1": 0.3}), [candidate("good=1")], budget_s=4.5 * RUN_S)
+    study = tuned(Table({"good=1": 0.3}), [candidate("good=1")], budget_s=3.4 * RUN_S)
     assert study.recipe == [] and kinds(study)["good=1"] == "not-tried" and study.trials == []
     assert study.verdict == "Nothing was tried: the time was too short."
     (said,) = study.warnings
     needed_s = float(re.search(r"--budget of (\d+) s", said)[1])
     assert recipe(tuned(Table({"good=1": 0.3}), [candidate("good=1")], budget_s=needed_s + RUN_S)) == {"good=1"}
+
+
+def test_a_first_guess_that_is_too_long_is_measured_before_a_proof_is_given_up() -> None:
+    table, budget_s = Table({"good=1": 0.3}), 12 * RUN_S
+    study = tuned(table, [candidate("good=1")], budget_s=budget_s, guessed=2.5)
+    assert recipe(study) == {"good=1"} and not study.warnings
+    (said,) = tuned(table, [candidate("good=1")], budget_s=6 * RUN_S).warnings
+    assert "A run takes about 10 s" in said
+
+
+@pytest.mark.parametrize(("gain", "is_slower"), [(-0.3, True), (0.0, False)])
+def test_settings_that_ran_only_together_are_not_said_to_be_without_effect(gain: float, is_slower: bool) -> None:
+    candidates = [candidate("a=1"), candidate("b=1")]
+    study = tuned(Table({"a=1": gain}), candidates, budget_s=13 * RUN_S, noise=Noise(sd=0.001, stalls=0.0))
+    assert study.confirmed is not None and study.confirmed.verdict == ("slower" if is_slower else "same")
+    assert study.verdict.startswith("Nothing is proved: with a=1, b=1 together it is")
+    assert set(kinds(study).values()) == {"unproved"}
+    assert all("no time to run each alone" in outcome.reason for outcome in study.outcomes.values())
 
 
 # Time, noise, disturbance

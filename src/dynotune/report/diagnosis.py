@@ -7,10 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from dynotune.report.bars import OF_A_STEP, Bar, Legend
-from dynotune.report.layout import ShellCommand, fields, table
+from dynotune.report.layout import SEVERITY_STYLES, ShellCommand, fields, table
 from dynotune.report.loudness import is_brief, most
 from dynotune.report.trace_parts import place, prose, title
-from dynotune.schema.diagnosis import Diagnosis, Finding, Forecast, NotKnown, Severity, UpperBound
+from dynotune.schema.diagnosis import Diagnosis, Finding, Forecast, NotKnown, UpperBound
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Timing
 from dynotune.schema.setting import one_arm
@@ -21,7 +21,6 @@ NUM_UNKNOWN = 10
 NUM_IN_BRIEF = 3
 """Number of further findings that a screen has room for, one line each."""
 LONGEST_REASON = 120
-SEVERITY_STYLES: dict[Severity, str] = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
 UPPER_BOUNDS = "upper bounds that overlap and do not add up; compare proves the gain"
 NOT_ASKED = "not asked for"
 NAMES = {"loader": "the loader alone", "step": "one batch, again and again", "both": "both, as a step is"}

@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dynotune.report.claims import claim_report
-from dynotune.report.findings import finding_lines
-from dynotune.report.layout import fields, spaced
+from dynotune.report.layout import fields, finding_lines, spaced
 from dynotune.report.loudness import is_brief, most
 from dynotune.schema.diagnosis import Difference, Examination, NotKnown
 from dynotune.schema.facts import Facts, Unknown, Value, known

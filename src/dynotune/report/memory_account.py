@@ -6,8 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dynotune.report.bars import Bar, Part
-from dynotune.report.findings import finding_lines
-from dynotune.report.layout import fields, spaced
+from dynotune.report.layout import fields, finding_lines, spaced
 from dynotune.report.trace_parts import place, prose, rows_of, title
 from dynotune.schema.diagnosis import MemoryAccount
 from dynotune.schema.facts import Unknown

@@ -88,6 +88,8 @@ def _verdict(study: Study, spread: float | None) -> str:
             return f"Proved: with {names} it is {seen}."
         if confirmed.verdict == "undecided":
             return f"Nothing is proved: with {names} it may be {seen}. {confirmed.reason}".rstrip()
+        if not all(_ran_apart(study, confirmed, each.id) for each in study.candidates):
+            return f"Nothing is proved: with {names} together it is {seen}, and there was no time to run each alone."
         return f"Nothing helps: {'' if confirmed.within else 'on fresh pairs, '}{names} is {seen}."
     if not study.candidates:
         return "There was nothing to try."
@@ -144,7 +146,7 @@ def _outcome(work: Search, one: Candidate, proved: list[Setting]) -> CandidateOu
         return CandidateOutcome("proved", _proof(study, one))
     if confirmed is not None and one.setting in confirmed.candidate_settings:
         failed = None if confirmed.pairs else work.failure(one.id)
-        return _unconfirmed(study, confirmed) if failed is None else outcome_of_failure(failed)
+        return _unconfirmed(study, confirmed, one) if failed is None else outcome_of_failure(failed)
     if (known := study.outcomes.get(one.id)) is not None:
         return known
     if failed := work.failure(one.id):
@@ -244,9 +246,18 @@ def _by_gain(study: Study, estimate: Estimate) -> CandidateOutcome:
     return CandidateOutcome("slower" if high < 1 else "no-effect", f"{gained}.")
 
 
-def _unconfirmed(study: Study, confirmed: Comparison) -> CandidateOutcome:
+def _ran_apart(study: Study, confirmed: Comparison, id_: str) -> bool:
+    """Return whether the comparison, or a run with the setting alone or left out, tells what the setting does."""
+    several = len(confirmed.candidate_settings) > 1 and id_ in map(str, confirmed.candidate_settings)
+    return not several or any(id_ in found.arms for found in study.rounds) or _single(study, id_) is not None
+
+
+def _unconfirmed(study: Study, confirmed: Comparison, one: Candidate) -> CandidateOutcome:
     kinds: dict[str, OutcomeKind] = {"same": "no-effect", "slower": "slower"}
     kind = kinds.get(str(confirmed.verdict), "unproved")
+    if confirmed.verdict in kinds and not _ran_apart(study, confirmed, one.id):
+        seen = f"With {words.names(confirmed.candidate_settings)} it is {_seen(study, confirmed)}"
+        return CandidateOutcome("unproved", f"{seen}; there was no time to run each alone.")
     if confirmed.speedup is None:
         return CandidateOutcome(kind, f"It was not confirmed: {confirmed.reason or LATE}".rstrip(".") + ".")
     settings = confirmed.candidate_settings

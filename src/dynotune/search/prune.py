@@ -35,12 +35,8 @@ def prune(work: Search) -> list[Setting]:
     if not work.study.rounds and not fresh_fits(work):
         if proved is not None:
             return _as_launched(work, proved.candidate_settings)
-        if work.alive():
-            # A round begins only if the time is enough to finish the round.
-            needed_s, run_s = work.study.budget_s - work.bench.left_s() + fresh_s(work), work.bench.run_s(BASELINE)
-            needed = f"a proof by fresh runs needs a --budget of {needed_s:.0f} s at least"
-            work.warn(f"A run takes about {run_s:.0f} s: {needed}.")
-        return []
+        if not _fits_once_measured(work):
+            return []
     first = next(iter(work.study.rounds), None)
     if first is None:
         work.pilot(BASELINE)
@@ -61,6 +57,18 @@ def prune(work: Search) -> list[Setting]:
         return _alone(work, first)
     _run(work, first)
     return _pruned(work, first)
+
+
+def _fits_once_measured(work: Search) -> bool:
+    """Return whether fresh pairs fit; a run is measured if only its guess, twice a first start, says otherwise."""
+    if work.alive() and fresh_s(work) <= 2 * work.bench.left_s():
+        work.pilot(BASELINE)
+    if work.alive() and not fresh_fits(work):
+        # A round begins only if the time is enough to finish the round.
+        needed_s, run_s = work.study.budget_s - work.bench.left_s() + fresh_s(work), work.bench.run_s(BASELINE)
+        needed = f"a proof by fresh runs needs a --budget of {needed_s:.0f} s at least"
+        work.warn(f"A run takes about {run_s:.0f} s: {needed}.")
+    return bool(work.alive()) and fresh_fits(work)
 
 
 def _as_launched(work: Search, settings: list[Setting]) -> list[Setting]:

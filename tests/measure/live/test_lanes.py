@@ -93,7 +93,7 @@ def test_a_gpu_that_was_busy_a_moment_ago_is_waited_for(watcher, monkeypatch):
     notes = lanes.Notes(watcher)
     assert [lane.gpu for lane in lanes.wanted(spec(lanes=2), notes)] == ["GPU-0", "GPU-1"]
     assert len(slept) == 2
-    assert notes.said == watcher.said == ["The command sees 2 GPUs; 2 of them are idle and of one kind."]
+    assert notes.said == watcher.said == ["Of 2 GPUs that the command sees, 2 can have a lane."]
 
 
 def test_a_gpu_that_stays_busy_is_left_out(watcher, monkeypatch):
@@ -105,6 +105,7 @@ def test_a_gpu_that_stays_busy_is_left_out(watcher, monkeypatch):
     monkeypatch.setattr(lanes.time, "monotonic", lambda: float(next(now_s)))
     assert [lane.gpu for lane in lanes.wanted(spec(lanes=2), lanes.Notes(watcher))] == ["GPU-1"]
     assert any("90% of its time" in text for text in watcher.said)
+    assert "CUDA_VISIBLE_DEVICES=GPU-1" in watcher.said[-1]
 
 
 def test_a_gpu_whose_use_is_unknown_is_taken_and_said_and_the_users_own_word_names_it(watcher):

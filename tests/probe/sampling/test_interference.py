@@ -205,6 +205,20 @@ def test_a_foreign_process_that_computes_on_our_gpu_is_named():
     assert foreign(on_gpu(OURS, STRANGER), 2, 8) == ["process 77 (blender) computes on GPU 3"]
 
 
+@pytest.mark.parametrize(
+    ("elsewhere", "found"),
+    [
+        ([OURS], []),
+        ([], ["process 77 (blender) computes on GPU 3"]),
+        (Unknown("not supported"), ["process 77 (blender) computes on GPU 3"]),
+    ],
+)
+def test_a_gpu_on_which_the_command_does_not_compute_is_not_judged(elsewhere, found):
+    gpus = [gpu(processes=elsewhere, nvml_index=2), gpu(processes=[STRANGER])]
+    samples = run(lambda t: sample(t, gpus=gpus))
+    assert judge(samples, 2, 8).foreign == judge(samples, 2, 8).void == found
+
+
 def test_our_own_process_on_the_gpu_is_none():
     assert judge(on_gpu(OURS), 2, 8).foreign == []
     assert judge(on_gpu(OURS), 2, 8).unknown == []

@@ -119,7 +119,7 @@ def test_the_phase_is_told_although_one_step_is_out_of_line():
 NOBODY_SHIFTED = (0,) * 8
 
 
-@pytest.mark.parametrize("other_ms", [20, 60])
+@pytest.mark.parametrize("other_ms", [20, 30])
 def test_each_of_two_late_ranks_of_eight_is_named_with_its_phase(other_ms):
     found = compared(job(8, always(1, backward=20) | always(5, input=other_ms), NOBODY_SHIFTED))
     assert sorted(named(found)) == [(1, ["backward"]), (5, ["input"])]
@@ -127,6 +127,11 @@ def test_each_of_two_late_ranks_of_eight_is_named_with_its_phase(other_ms):
         1: pytest.approx(20e-3),
         5: pytest.approx(other_ms / 1e3),
     }
+
+
+def test_behind_a_slow_rank_one_of_less_than_half_its_delay_is_not_named():
+    found = compared(job(8, always(1, backward=20) | always(5, input=60), NOBODY_SHIFTED))
+    assert named(found) == [(5, ["input"])]
 
 
 def test_more_late_ranks_than_a_quarter_are_not_told_from_ranks_that_differ():

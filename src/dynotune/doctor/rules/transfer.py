@@ -1,20 +1,20 @@
-"""Transfer: copies between host and device, and waits for them."""
+"""Transfer: copies between host and device, waits for them, and page-locked memory as their source."""
 
 import re
 from collections.abc import Iterable
 
-from dynotune.doctor import policy
-from dynotune.doctor.bounds import delay_of_device, host_share, is_pinned, operators, place_of, to_device
-from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule
+from dynotune.doctor import bounds, policy
+from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.hot_lines import Seen, known, of_python, place, told
 from dynotune.doctor.loaders import main_loader
-from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of, required
 from dynotune.schema.attribution import LostTime
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Tensor
+from dynotune.schema.observation import Loader, Tensor
 from dynotune.schema.setting import Setting
-from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SMALL_COPY_BYTES, Place
+from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SMALL_COPY_BYTES, Copies, Place
 
+PIN = Setting("loader.pin_memory", True)
 NO_WAIT = Setting("transfer.non_blocking", True)
 MADE = "create-on-cpu-then-move"
 _RANDOM = re.compile(r"aten::(normal|uniform|random|bernoulli|exponential|randperm|multinomial)_?$")
@@ -25,8 +25,8 @@ _RANDOM_BY_TEXT = re.compile(r"\b(rand|randn|randint|randperm|normal|bernoulli|m
 def h2d_blocking(view: ObservationView) -> Judgements:
     losses = view.losses("h2d-blocking")
     without = view.attribution.counterfactual_savings.get("h2d-blocking", 0.0)
-    share = max(sum(loss.share for loss in losses), without) - delay_of_device(view, MADE)
-    if share < policy.LEAST_SHARE or not is_pinned(view):
+    share = max(sum(loss.share for loss in losses), without) - bounds.delay_of_device(view, MADE)
+    if share < policy.LEAST_SHARE or not bounds.is_pinned(view):
         return
     # The copies that the host waited for are known, even if the wait left no idle time of its own.
     losses = losses or view.losses("h2d-not-overlapped")
@@ -52,7 +52,7 @@ def transfer_float(view: ObservationView) -> Judgements:
         return
     item_bytes = 8 if images.dtype.endswith("float64") else 4
     share = lost * (1 - 1 / item_bytes) * min(1.0, images.num_bytes / max(1.0, _bytes_per_step(view)))
-    converting = _converting(view, images, place_of(losses))
+    converting = _converting(view, images, bounds.place_of(losses))
     share = min(1.0, share + sum(loss.share for loss in converting))
     yield Judgement(
         claim=f"Images are sent as {images.dtype.removeprefix('torch.')}: {item_bytes} times the pixels' bytes.",
@@ -63,7 +63,7 @@ def transfer_float(view: ObservationView) -> Judgements:
             *evidence_of(losses, 1),
             *evidence_of(converting, 1),
         ],
-        where=place_of(losses),
+        where=bounds.place_of(losses),
     )
 
 
@@ -80,7 +80,7 @@ def _float_images(view: ObservationView) -> tuple[Tensor | None, int | None]:
         return None, None
     # The program itself may convert its inputs to floats before the copy.
     inputs = [each for model in view.models if model.call is not None for each in model.call.inputs]
-    copied = [*(row.median_bytes for row in to_device(view) if row.median_bytes), _bytes_per_step(view)]
+    copied = [*(row.median_bytes for row in bounds.to_device(view) if row.median_bytes), _bytes_per_step(view)]
     return _largest_image(each for each in inputs if any(_is_about(each.num_bytes, size) for size in copied)), None
 
 
@@ -113,7 +113,7 @@ def _is_float_image(tensor: Tensor) -> bool:
 @cuda_rule()
 def many_small_copies(view: ObservationView) -> Judgements:
     num_steps = view.trace.num_steps or 0
-    small = [row for row in to_device(view) if (row.median_bytes or SMALL_COPY_BYTES) < SMALL_COPY_BYTES]
+    small = [row for row in bounds.to_device(view) if (row.median_bytes or SMALL_COPY_BYTES) < SMALL_COPY_BYTES]
     if not num_steps or sum(row.num for row in small) <= MANY_SMALL_COPIES * num_steps:
         return
     losses = view.losses("many-small-copies", "h2d-blocking")
@@ -130,10 +130,12 @@ def many_small_copies(view: ObservationView) -> Judgements:
 def create_on_cpu_then_move(view: ObservationView) -> Judgements:
     losses = view.losses(MADE)
     made = max(sum(loss.share for loss in losses), view.attribution.counterfactual_savings.get(MADE, 0.0))
-    drawn = _drawing(view) if to_device(view) else 0.0
+    drawn = _drawing(view) if bounds.to_device(view) else 0.0
     share = max(made if losses else 0.0, drawn)
     lines = known(_drawing_lines, view) if drawn > made or not losses else []
-    yield Judgement(share=share, evidence=[*told(lines), *evidence_of(losses)], where=place(lines, place_of(losses)))
+    yield Judgement(
+        share=share, evidence=[*told(lines), *evidence_of(losses)], where=place(lines, bounds.place_of(losses))
+    )
 
 
 def _drawing_lines(view: ObservationView) -> list[Seen]:
@@ -144,9 +146,115 @@ def _drawing(view: ObservationView) -> float:
     """Return the host's own time in the program's random operators, as a share of a plain step; on a device, these only
     queue a kernel.
     """
-    rows = [row for row in operators(view, _RANDOM.match) if row.callers.keys() & {"program", "unknown"}]
-    return host_share(view, {row.name for row in rows}.__contains__)
+    rows = [row for row in bounds.operators(view, _RANDOM.match) if row.callers.keys() & {"program", "unknown"}]
+    return bounds.host_share(view, {row.name for row in rows}.__contains__)
 
 
 def _bytes_per_step(view: ObservationView) -> float:
-    return sum(row.num_bytes or 0 for row in to_device(view)) / (view.trace.num_steps or 1)
+    return sum(row.num_bytes or 0 for row in bounds.to_device(view)) / (view.trace.num_steps or 1)
+
+
+@cuda_rule()
+def pin_memory_off(view: ObservationView) -> Judgements:
+    pageable = [row for row in bounds.to_device(view) if row.pinned is False]
+    losses = view.losses("pin-memory-off")
+    # If every copy is of pageable memory, the host also waits for that reason.
+    waits = [] if bounds.is_pinned(view) else view.losses("h2d-blocking")
+    share = sum(loss.share for loss in losses) * _above_bus(view, pageable) + sum(loss.share for loss in waits)
+    share += bounds.behind_pageable_copies(view)
+    # Pinning a tensor that is made only for the copy takes as long as the copy.
+    share -= bounds.delay_of_device(view, MADE)
+    if not pageable or share < policy.LEAST_SHARE:
+        return
+    loader = main_loader(view)
+    from_loader = loader is not None and not loader.pin_memory and loader.batch_is_pinnable is not False
+    yield Judgement(
+        share=min(share, 1.0),
+        evidence=[*evidence_of([*losses, *waits]), *_loader_in_words(loader)],
+        where=bounds.place_of([*losses, *waits]),
+        candidates=[PIN, NO_WAIT] if from_loader else [],
+        remedy="Pin the batches (pin_memory=True) and copy them with non_blocking=True."
+        if from_loader
+        else "Copy from a buffer that is pinned once, with non_blocking=True.",
+    )
+
+
+@rule()
+def custom_batch_not_pinned(view: ObservationView) -> Judgements:
+    loader = main_loader(view)
+    if not view.uses_cuda or loader is None or not loader.pin_memory or loader.batch_is_pinnable is not False:
+        return
+    pageable = [row for row in bounds.to_device(view) if row.pinned is False]
+    losses = view.losses("pin-memory-off") + ([] if bounds.is_pinned(view) else view.losses("h2d-blocking"))
+    share = min(1.0, sum(loss.share for loss in losses))
+    if not pageable or share < policy.LEAST_SHARE:
+        return
+    yield Judgement(share=share, losses=losses, evidence=[*_loader_in_words(loader)])
+
+
+@rule()
+def pin_device_arg(view: ObservationView) -> Judgements:
+    for loader in view.loaders:
+        if loader.pin_memory_device:
+            yield Judgement(
+                severity="low",
+                claim=f"pin_memory_device={loader.pin_memory_device!r} is deprecated; newer torch ignores it.",
+                share=Unknown("it costs nothing"),
+                where=loader.place,
+            )
+            return
+
+
+@rule()
+def pin_thread_bound(view: ObservationView) -> Judgements:
+    loader = main_loader(view)
+    wait = view.attribution.shares.input
+    if not view.uses_cuda or loader is None or not loader.pin_memory or wait < policy.LEAST_SHARE:
+        return
+    pin_s, step_s = required(loader.loading, "what pinning takes").pin_s, view.timing.step_s
+    tensors = loader.batch or []
+    if pin_s is None or pin_s < policy.PIN_BUSY * step_s:
+        return
+    yield Judgement(
+        claim=f"Pinning a batch takes {pin_s * 1e3:.3g} ms of one thread, in steps of {step_s * 1e3:.3g} ms.",
+        share=wait,
+        evidence=[f"a batch: {len(tensors)} tensors, {sum(each.num_bytes for each in tensors) / 1e6:.3g} MB"],
+        where=loader.place,
+    )
+
+
+@cuda_rule()
+def pin_in_hot_loop(view: ObservationView) -> Judgements:
+    calls = view.per_step("live.pin_memory_calls") or 0.0
+    pinning = calls >= policy.CALLS_PER_STEP
+    losses = view.losses("pin-in-hot-loop", *(["pinned-alloc-slow"] if pinning else []))
+    share = max(sum(loss.share for loss in losses), view.attribution.counterfactual_savings.get("pin-in-hot-loop", 0.0))
+    if not losses or share < policy.LEAST_SHARE:
+        return
+    loader = main_loader(view)
+    where, named = bounds.place_of(losses), view.process.live.get("live.pin_memory_place")
+    yield Judgement(
+        share=share,
+        evidence=[*evidence_of(losses), *([f"pin_memory(): {calls:.3g} calls per step"] if pinning else [])],
+        where=Place(named) if isinstance(named, str) and named and not where.function else where,
+        candidates=[PIN] if loader is not None and not loader.pin_memory else [],
+    )
+
+
+def _above_bus(view: ObservationView, rows: list[Copies]) -> float:
+    """Return the share of the copies' time beyond the time at the bus's full rate; 1 if that rate is not known."""
+    generation, width = (view.number_or_none(f"gpu.pcie_max_{what}") for what in ("generation", "width"))
+    lane = policy.PCIE_LANE_BYTES_PER_S.get(int(generation or 0))
+    measured = [row for row in rows if row.num_bytes and row.total_s]
+    if lane is None or not width or not measured:
+        return 1.0
+    rate = sum(row.num_bytes or 0 for row in measured) / sum(row.total_s for row in measured)
+    return max(0.0, 1.0 - rate / (lane * width))
+
+
+def _loader_in_words(loader: Loader | None) -> list[str]:
+    return (
+        []
+        if loader is None
+        else [f"{loader.name.rpartition('.')[2]}(pin_memory={loader.pin_memory}) in {loader.place.function or '?'}"]
+    )

@@ -128,7 +128,9 @@ def wanted(run: RunSpec, notes: Notes) -> list[Lane]:
             break
         time.sleep(LOOK_S)
     found = idle(facts, num, run.env.get(VISIBLE, ""), notes)
-    notes.say(f"The command sees {num} GPUs; {len(found)} of them are idle and of one kind.")
+    notes.say(f"Of {num} GPUs that the command sees, {len(found)} can have a lane.")
+    if len(found) == 1 < num:
+        notes.say(f"To run on the idle GPU: {VISIBLE}={found[0].gpu} before dynotune.")
     return found[: run.lanes or None]
 
 

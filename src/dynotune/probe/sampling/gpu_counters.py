@@ -11,16 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dynotune.probe.facts.gpu import QUESTIONS
+from dynotune.probe.sources import nvml as nvml_facts
 from dynotune.probe.sources.kernel_files import process_name
-from dynotune.probe.sources.nvml import (
-    NvmlUnavailable,
-    answer,
-    clock_reasons,
-    close_library,
-    open_library,
-    session,
-    visible_in,
-)
+from dynotune.probe.sources.nvml import NvmlUnavailable, answer, close_library, open_library, session, visible_in
 from dynotune.probe.sources.samples import Gpu, GpuProcess
 from dynotune.schema.facts import Unknown, needed, or_unknown
 
@@ -221,7 +214,7 @@ class GpuCounters:
         asked["sm_active_percent"], asked["tensor_active_percent"] = self._fullness(index, handle)
         return Gpu(
             nvml_index=index,
-            clock_reasons=answer(library, lambda: clock_reasons(library, handle)),
+            clock_reasons=answer(library, lambda: nvml_facts.clock_reasons(library, handle)),
             processes=self._processes(index, handle, ours),
             energy_j=answer(library, lambda: library.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000),
             **asked,

@@ -108,7 +108,10 @@ def _rules(window: Window) -> Iterator[tuple[str, Callable[[], Iterator[str]]]]:
     if isinstance(gpus, Unknown):
         yield "the GPUs", partial(needed, gpus)
         return
+    uses = [_has_ours(window, at) for at in range(len(gpus))]
     for at, gpu in enumerate(gpus):
+        if True in uses and uses[at] is False:
+            continue  # the command computes on other GPUs alone
         yield f"other processes on GPU {gpu.nvml_index}", partial(_gpu_processes, window, at)
         yield f"the clock of GPU {gpu.nvml_index}", partial(_gpu_clock, window, at)
 
@@ -180,6 +183,14 @@ def _swap(window: Window) -> Iterator[str]:
     if others <= limit:
         raise _missing("pages were swapped in, perhaps for the command itself")
     yield f"other processes swapped in {others * PAGE_BYTES / 1e6:.0f} MB"
+
+
+def _has_ours(window: Window, at: int) -> bool | None:
+    """Tell whether a process of ours has the GPU open; None if the driver does not report processes."""
+    processes = [gpu.processes for gpu in _one_gpu(window.samples, at)]
+    if any(process.ours for of_sample in processes for process in _known(of_sample)):
+        return True
+    return None if any(isinstance(of_sample, Unknown) for of_sample in processes) else False
 
 
 def _gpu_processes(window: Window, at: int) -> Iterator[str]:

@@ -7,8 +7,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from dynotune.report.findings import finding_lines
-from dynotune.report.layout import table
+from dynotune.report.layout import finding_lines, table
 from dynotune.report.terminal import VERDICT_STYLES, Progress
 from dynotune.schema.caches import TITLES, Cache
 from dynotune.schema.facts import Unknown

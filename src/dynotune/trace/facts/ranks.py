@@ -335,9 +335,10 @@ def _stragglers(own_ns: Ints) -> tuple[list[Straggler], Ints]:
     told_ns = min(own_ns, key=lambda one: abs(rank_phases.late(one, slowest)[1] - late_ns))
     found = []
     for rank in rank_phases.slow_ranks(total):
-        late_ns = rank_phases.late(total, rank)[1]
-        if late_ns > STRAGGLER_SHARE * float(np.median(total[rank])):
-            found.append(Straggler(rank=rank, phases=rank_phases.late(told_ns, rank)[0], late_s=late_ns / 1e9))
+        own_late_ns = rank_phases.late(total, rank)[1]
+        # Behind the slowest rank, a rank of less than half its delay costs little.
+        if own_late_ns > max(STRAGGLER_SHARE * float(np.median(total[rank])), late_ns / 2):
+            found.append(Straggler(rank=rank, phases=rank_phases.late(told_ns, rank)[0], late_s=own_late_ns / 1e9))
     return found, told_ns
 
 

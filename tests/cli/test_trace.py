@@ -81,7 +81,7 @@ def test_json_on_stdout_is_all_that_stands_there(trace, tmp_path):
     code, out, _ = trace("--json", "-", write(tmp_path / "a.json"))
     document = json.loads(out)
     assert code == 0
-    assert document["schema"] == "dynotune.trace/1"
+    assert document["schema"] == "dynotune.trace/2"
     assert document["num_steps"] == NUM_STEPS
     assert document["devices"][0]["busy_s"] == pytest.approx(NUM_STEPS * KERNEL_US * 1e-6)
 
@@ -101,7 +101,7 @@ def test_two_files_of_one_rank_are_compared_and_stderr_says_why(trace, tmp_path)
     assert f"Compared, {before} before and {after} after: both are of rank 0." in err
     assert "`dynotune compare`" in " ".join(out.split())
     document = json.loads(trace(before, after, "--json", "-")[1])
-    assert document["schema"] == "dynotune.trace_difference/1"
+    assert document["schema"] == "dynotune.trace_difference/2"
     assert [document[side]["files"] for side in ("before", "after")] == [[str(before)], [str(after)]]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import random
 import re
 
 import pytest
@@ -17,6 +18,7 @@ from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Study
 from dynotune.search.bench import arm
+from dynotune.search.outcomes import _single
 from dynotune.search.study import search
 
 from ..fakes import changed
@@ -441,6 +443,32 @@ def test_settings_that_ran_only_together_are_not_said_to_be_without_effect(gain:
     assert study.verdict.startswith("Nothing is proved: with a=1, b=1 together it is")
     assert set(kinds(study).values()) == {"unproved"}
     assert all("no time to run each alone" in outcome.reason for outcome in study.outcomes.values())
+
+
+def test_no_answer_contradicts_what_a_setting_did_by_itself() -> None:
+    for seed in range(400):
+        draw = random.Random(seed)
+        candidates = [
+            candidate(f"k{at}={value}", in_process=draw.random() < 0.3, asked=True)
+            for at in range(draw.randint(2, 4))
+            for value in range(1, draw.randint(1, 2) + 1)
+        ]
+        gains = {one.id: draw.choice([0.0, 0.0, -0.1, 0.1, 0.02]) for one in candidates}
+        study = tuned(
+            Table(gains),
+            candidates,
+            budget_s=draw.choice([12, 16, 20, 30, 50]) * RUN_S,
+            seed=seed,
+            noise=Noise(sd=0.002, stalls=0.0),
+            switch_sd=draw.choice([None, 0.002]),
+        )
+        for id_, outcome in study.outcomes.items():
+            single = _single(study, id_)
+            if single is not None and single.ci is not None and outcome.kind in ("no-effect", "slower"):
+                assert single.ci[0] <= 1 + study.margin, (seed, id_, outcome)
+        settings = study.confirmed.candidate_settings if study.confirmed is not None else []
+        if study.verdict.startswith("Nothing helps"):
+            assert all(study.outcomes[str(one)].kind != "unproved" for one in settings), (seed, study.verdict)
 
 
 # Time, noise, disturbance

@@ -27,7 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "name": {"style": "dim", "no_wrap": True},
 }
 SEVERITY_STYLES: dict[Severity, str] = {"high": "bold red", "medium": "bold yellow", "low": "cyan"}
-OTHER_THAN_SPEED = {
+KINDS_IN_WORDS = {
     "speed": "",
     "start": "time to the first step",
     "jitter": "evenness of steps",
@@ -98,7 +98,7 @@ def finding_lines(finding: Finding, *, costs: str = "") -> RenderableType:
     headline = Text.assemble(
         (f"{finding.severity:<6}", SEVERITY_STYLES[finding.severity]), "  ", (words.plain(finding.id), "bold")
     )
-    about = OTHER_THAN_SPEED[finding.kind]
+    about = KINDS_IN_WORDS[finding.kind]
     if about:
         headline.append(f"  {about}", style="dim")
     if isinstance(finding.share, float) and finding.share > 0:

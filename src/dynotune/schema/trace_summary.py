@@ -307,7 +307,7 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
         notes: sentences on incomplete data in the trace.
     """
 
-    schema: str = "dynotune.trace/1"
+    schema: str = "dynotune.trace/2"
     files: list[str]
     recorder: str
     verdict: str
@@ -345,7 +345,7 @@ class CauseChange(msgspec.Struct, frozen=True, kw_only=True):
 class TraceDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Document of `dynotune trace A B --json`: what changed. Single recordings give no interval, so no proof."""
 
-    schema: str = "dynotune.trace_difference/1"
+    schema: str = "dynotune.trace_difference/2"
     before: TraceSummary
     after: TraceSummary
     per: Literal["step", "window"]

@@ -88,8 +88,9 @@ def _verdict(study: Study, spread: float | None) -> str:
             return f"Proved: with {names} it is {seen}."
         if confirmed.verdict == "undecided":
             return f"Nothing is proved: with {names} it may be {seen}. {confirmed.reason}".rstrip()
-        if not all(_ran_apart(study, confirmed, each.id) for each in study.candidates):
-            return f"Nothing is proved: with {names} together it is {seen}, and there was no time to run each alone."
+        whole = arm(confirmed.candidate_settings).key
+        if any(each.kind == "unproved" for id_, each in study.outcomes.items() if _holds(whole, id_)):
+            return f"Nothing is proved: with {names} together it is {seen}; what each does alone was not decided."
         return f"Nothing helps: {'' if confirmed.within else 'on fresh pairs, '}{names} is {seen}."
     if not study.candidates:
         return "There was nothing to try."
@@ -246,24 +247,21 @@ def _by_gain(study: Study, estimate: Estimate) -> CandidateOutcome:
     return CandidateOutcome("slower" if high < 1 else "no-effect", f"{gained}.")
 
 
-def _ran_apart(study: Study, confirmed: Comparison, id_: str) -> bool:
-    """Return whether the comparison, or a run with the setting alone or left out, tells what the setting does."""
-    several = len(confirmed.candidate_settings) > 1 and id_ in map(str, confirmed.candidate_settings)
-    return not several or any(id_ in found.arms for found in study.rounds) or _single(study, id_) is not None
-
-
 def _unconfirmed(study: Study, confirmed: Comparison, one: Candidate) -> CandidateOutcome:
     kinds: dict[str, OutcomeKind] = {"same": "no-effect", "slower": "slower"}
     kind = kinds.get(str(confirmed.verdict), "unproved")
-    if confirmed.verdict in kinds and not _ran_apart(study, confirmed, one.id):
-        seen = f"With {words.names(confirmed.candidate_settings)} it is {_seen(study, confirmed)}"
-        return CandidateOutcome("unproved", f"{seen}; there was no time to run each alone.")
     if confirmed.speedup is None:
         return CandidateOutcome(kind, f"It was not confirmed: {confirmed.reason or LATE}".rstrip(".") + ".")
-    settings = confirmed.candidate_settings
+    settings, single = confirmed.candidate_settings, _single(study, one.id)
     with_ = "It is" if len(settings) == 1 else f"With {words.names(settings)} it is"
     where = "" if confirmed.within else " on fresh pairs"
     seen = f"{with_} {_seen(study, confirmed)}{where}: {confirmed.reason or kind}"
+    if len(settings) > 1 and confirmed.verdict in kinds:
+        # A setting that helps, and another that costs as much, make no difference together.
+        own = _left_out(study, one) or (None if single is None else _by_gain(study, single))
+        if own is not None:
+            return own
+        kind, seen = "unproved", f"{with_} {_seen(study, confirmed)}{where}; there was no time to run each alone"
     return CandidateOutcome(kind, seen.rstrip(".") + ".")
 
 

@@ -219,6 +219,12 @@ def test_a_gpu_on_which_the_command_does_not_compute_is_not_judged(elsewhere, fo
     assert judge(samples, 2, 8).foreign == judge(samples, 2, 8).void == found
 
 
+def test_where_process_ids_need_not_be_ours_a_gpu_without_them_stays_unknown():
+    gpus = [gpu(processes=[OURS], nvml_index=2), gpu(processes=[STRANGER])]
+    judgement = judge(run(lambda t: sample(t, gpus=gpus, pids_comparable=False)), 2, 8)
+    assert judgement.void == [] and "GPU 3" in judgement.unknown[0]
+
+
 def test_our_own_process_on_the_gpu_is_none():
     assert judge(on_gpu(OURS), 2, 8).foreign == []
     assert judge(on_gpu(OURS), 2, 8).unknown == []

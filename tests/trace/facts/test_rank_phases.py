@@ -134,6 +134,14 @@ def test_behind_a_slow_rank_one_of_less_than_half_its_delay_is_not_named():
     assert named(found) == [(5, ["input"])]
 
 
+@pytest.mark.parametrize(("num_ranks", "num_late"), [(8, 2), (12, 3), (20, 5), (32, 8)])
+@pytest.mark.parametrize("num_steps", [3, 4, 6, 9])
+def test_up_to_a_quarter_of_the_ranks_is_named_however_few_steps_are_known(num_ranks, num_late, num_steps):
+    own = np.full((num_ranks, num_steps, 1), 10 * MS, dtype=np.int64) + np.arange(num_ranks)[:, None, None] * 1000
+    own[:num_late] += 5 * MS
+    assert sorted(slow_ranks(own)) == list(range(num_late))
+
+
 def test_more_late_ranks_than_a_quarter_are_not_told_from_ranks_that_differ():
     delays = always(1, backward=20) | always(3, backward=20) | always(5, backward=20)
     assert compared(job(8, delays, NOBODY_SHIFTED)).stragglers == []

@@ -130,7 +130,7 @@ def wanted(run: RunSpec, notes: Notes) -> list[Lane]:
     found = idle(facts, num, run.env.get(VISIBLE, ""), notes)
     notes.say(f"Of {num} GPUs that the command sees, {len(found)} can have a lane.")
     if len(found) == 1 < num:
-        notes.say(f"To run on the idle GPU: {VISIBLE}={found[0].gpu} before dynotune.")
+        notes.say(f"To run on that GPU alone: {VISIBLE}={found[0].gpu} before dynotune.")
     return found[: run.lanes or None]
 
 

@@ -110,7 +110,7 @@ def _rules(window: Window) -> Iterator[tuple[str, Callable[[], Iterator[str]]]]:
         return
     uses = [_has_ours(window, at) for at in range(len(gpus))]
     for at, gpu in enumerate(gpus):
-        if True in uses and uses[at] is False:
+        if window.inside[0].pids_comparable and True in uses and uses[at] is False:
             continue  # the command computes on other GPUs alone
         yield f"other processes on GPU {gpu.nvml_index}", partial(_gpu_processes, window, at)
         yield f"the clock of GPU {gpu.nvml_index}", partial(_gpu_clock, window, at)

@@ -46,15 +46,15 @@ def slow_ranks(own_ns: Ints) -> list[int]:
     """
     total = own_ns.sum(axis=2)
     num_ranks, num_steps = total.shape
-    order = np.argsort(-np.median(total, axis=1), kind="stable")
-    for num in range(max(1, num_ranks // 4), 0, -1):
+    order, most = np.argsort(-np.median(total, axis=1), kind="stable"), max(1, num_ranks // 4)
+    for num in range(most, 0, -1):
         slow, others = total[order[:num]], total[order[num:]]
         middling = np.median(others, axis=1)
         # Steps are not independent: one process may be slower than equal processes in all steps.
         if np.median(slow, axis=1).min() - middling.max() <= np.ptp(middling):
             continue
-        num_last, tries = int((slow.max(axis=0) > others.max(axis=0)).sum()), math.comb(num_ranks, num)
-        is_short = float(num_ranks) ** (1 - num_steps) > CHANCE
+        num_last, tries = int((slow.max(axis=0) > others.max(axis=0)).sum()), most * math.comb(num_ranks, num)
+        is_short = tries * (num / num_ranks) ** num_steps > CHANCE
         if is_short or beyond_chance(num_last, num_steps, num / num_ranks, tries):
             return list(map(int, order[:num]))
     return []

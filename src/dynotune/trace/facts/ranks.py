@@ -330,16 +330,18 @@ def _own_ns(
 def _stragglers(own_ns: Ints) -> tuple[list[Straggler], Ints]:
     """Return the ranks that are late, by position, and the own times (of device or host) that show most delay."""
     total = own_ns.sum(axis=3).max(axis=0)[..., None]
-    slowest = int(np.median(total, axis=1).argmax())
-    late_ns = rank_phases.late(total, slowest)[1]
-    told_ns = min(own_ns, key=lambda one: abs(rank_phases.late(one, slowest)[1] - late_ns))
-    found = []
+    late_ns = [rank_phases.late(total, rank)[1] for rank in range(len(total))]
+
+    def told_ns(rank: int) -> Ints:
+        return min(own_ns, key=lambda one: abs(rank_phases.late(one, rank)[1] - late_ns[rank]))
+
+    slowest, found = int(np.median(total, axis=1).argmax()), []
     for rank in rank_phases.slow_ranks(total):
-        own_late_ns = rank_phases.late(total, rank)[1]
         # Behind the slowest rank, a rank of less than half its delay costs little.
-        if own_late_ns > max(STRAGGLER_SHARE * float(np.median(total[rank])), late_ns / 2):
-            found.append(Straggler(rank=rank, phases=rank_phases.late(told_ns, rank)[0], late_s=own_late_ns / 1e9))
-    return found, told_ns
+        if late_ns[rank] > max(STRAGGLER_SHARE * float(np.median(total[rank])), late_ns[slowest] / 2):
+            phases = rank_phases.late(told_ns(rank), rank)[0]
+            found.append(Straggler(rank=rank, phases=phases, late_s=late_ns[rank] / 1e9))
+    return found, told_ns(slowest)
 
 
 def _awaited(for_whom: NDArray[np.int64], windows: Sequence[Window]) -> list[int]:

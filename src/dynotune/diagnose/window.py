@@ -13,7 +13,7 @@ import msgspec
 from dynotune import probe
 from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record, failed_parts, state_of_process, with_loading
 from dynotune.measure.live import TaskRunner, cautions, pilot, placement, refuse_failed, refuse_rejected
-from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.errors import CannotRunHere, TooFewSteps
 from dynotune.schema.observation import ProcessState
 from dynotune.schema.run import Run, RunSpec
 from dynotune.schema.task import TimeWindow
@@ -49,7 +49,7 @@ def window_within(record: Record, request: RunSpec) -> TimeWindow:
     wanted = max(first, request.warmup_steps or pilot.steady_steps(record) or num // 2)
     num_steps = request.window_steps or max(FEWEST_STEPS, min(window_steps(record), num - wanted - 1))
     if room < num_steps:
-        raise pilot.too_few_steps(num, num_steps, first + 1, fewer="--steps" * (num_steps > FEWEST_STEPS))
+        raise TooFewSteps(num, num_steps, first + 1, fewer="--steps" * (num_steps > FEWEST_STEPS))
     return TimeWindow(at_step=min(wanted, num - num_steps - 1), num_steps=num_steps)
 
 

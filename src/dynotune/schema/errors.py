@@ -34,7 +34,14 @@ class StorageLost(CannotRunHere):
 
 
 class TooFewSteps(CannotRunHere):
-    """The command makes steps, but ends before enough steps were observed."""
+    """The command ends before enough steps were observed. `fewer`: options that ask for fewer steps, or ""."""
+
+    def __init__(self, made: int, wanted: int, warmup: int, *, what: str = "time", fewer: str = "--steps") -> None:
+        less = f", or ask for fewer with {fewer}." if fewer else "."
+        super().__init__(
+            f"The command ends after {made} steps: too few to {what} {wanted} after {warmup} of warm-up.",
+            hint=f"Let it run longer, at least {warmup + wanted} steps (more epochs, more data){less}",
+        )
 
 
 class RecordError(DynotuneError):

@@ -33,6 +33,15 @@ def over(base: Sequence[Setting], settings: Sequence[Setting]) -> list[Setting]:
     return list({setting.knob: setting for setting in (*base, *settings)}.values())
 
 
+def batches_ahead(settings: Iterable[Setting]) -> int:
+    """Return the most batches that a loader's workers have ready, with the largest values that settings ask for."""
+    asked = {"loader.num_workers": 0, "loader.prefetch_factor": 2}
+    for one in settings:
+        if one.knob in asked and isinstance(one.value, int):
+            asked[one.knob] = max(asked[one.knob], one.value)
+    return asked["loader.num_workers"] * asked["loader.prefetch_factor"]
+
+
 def most_workers(settings: Iterable[Setting]) -> int:
     """Return the largest number of loader workers that a setting asks for, since batches come in bursts of so many."""
     return max([0, *(int(str(one.value)) for one in settings if one.knob == "loader.num_workers")])

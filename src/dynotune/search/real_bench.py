@@ -34,14 +34,14 @@ from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
-from dynotune.schema.setting import Setting, over
+from dynotune.schema.setting import Setting, batches_ahead, over
 from dynotune.schema.study import Block, BlockResult, Estimate, Phase, Study, Trial
 from dynotune.search import failures
 from dynotune.search.bench import BASELINE, Arm, Hosts, Tested
 from dynotune.search.earlier import pilots_on_disk
 from dynotune.search.fit import counts
 from dynotune.search.running import in_place
-from dynotune.search.study_window import num_ahead, num_runs, study_window
+from dynotune.search.study_window import num_runs, study_window
 from dynotune.search.within_run import Guards, WithinRun
 
 # A run that the deadline cuts short is lost, so a run that is nearly done may finish.
@@ -370,7 +370,7 @@ class RealBench:
             others,
             self.left_s(),
             num_runs=self._num_runs,
-            num_ahead=num_ahead(self._study.candidates),
+            num_ahead=batches_ahead(one.setting for one in self._study.candidates),
         )
 
     def _own_s(self, key: str, outcome: Outcome, usual_s: float = math.inf, window: WindowPlan | None = None) -> float:

@@ -4,14 +4,14 @@ import contextlib
 import functools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from dynotune.measure.live import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS, Outcome, WindowPlan, pilot
-from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
-from dynotune.schema.study import Candidate, Study
+from dynotune.schema.study import Study
 
 NUM_BLOCKS, MOST_ARMS = 2, 8
 NUM_PROVING = 8
@@ -39,23 +39,15 @@ def study_window(
 
     Args:
         num_runs: number of runs that the time left should afford.
-        num_ahead: batches that may be ready when an arm begins its steps: the rate of making batches shows only after
-            these are used up, and only in as many further steps, since batches come in bursts.
+        num_ahead: as for `pilot.plan_window`.
 
     Raises:
         CannotRunHere: the command ends before it can be timed, or makes too few steps for a verdict.
     """
     steady = [other for other in others if pilot.steady_steps(other.records[0]) is not None]
     pilots = [baseline, *steady]
-    plan = functools.partial(pilot.plan_window, num_telling=1, of_start=OF_START, least_steps=num_ahead)
+    plan = functools.partial(pilot.plan_window, num_telling=1, of_start=OF_START, num_ahead=num_ahead)
     whole = plan(request, pilots)
-    if request.warmup_steps is None and num_ahead > whole.warmup_steps and whole.num_steps:
-        waited = min(num_ahead, whole.warmup_steps + math.ceil(MAX_WINDOW_S / whole.step_s))
-        # If the command makes too few steps for that, all arms have the same head start.
-        with contextlib.suppress(CannotRunHere):
-            later = msgspec.structs.replace(request, warmup_steps=waited)
-            whole = plan(later, pilots)
-            request = later
     if request.window_steps is not None or not whole.num_steps:
         return whole
     pilot.refuse_too_short(request, whole)
@@ -90,13 +82,3 @@ def num_runs(study: Study) -> int:
     """Return how many runs a study wants: blocks that leave each setting out, and pairs that confirm."""
     num_settings = sum(one.id not in study.outcomes for one in study.candidates)
     return NUM_BLOCKS * (min(num_settings, MOST_ARMS) + 2) + NUM_PROVING
-
-
-def num_ahead(candidates: Iterable[Candidate]) -> int:
-    """Return the most batches that a loader makes ahead, with the largest number of workers that is tried."""
-    asked = {"loader.num_workers": 0, "loader.prefetch_factor": 2}
-    for candidate in candidates:
-        knob, value = candidate.setting.knob, candidate.setting.value
-        if knob in asked and isinstance(value, int):
-            asked[knob] = max(asked[knob], value)
-    return asked["loader.num_workers"] * asked["loader.prefetch_factor"]

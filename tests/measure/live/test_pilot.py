@@ -22,12 +22,13 @@ from dynotune.measure.live.pilot import (
 from dynotune.measure.live.request import CompareRequest
 from dynotune.measure.live.warmup import MIN_WINDOW_S
 from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.schema.setting import Setting
 
 from ...fakes import START_S, of_run, record, run, spec
 
 
 def request(**changes) -> CompareRequest:
-    return of_run(CompareRequest, candidate=[], **changes)
+    return of_run(CompareRequest, **{"candidate": []} | changes)
 
 
 def pilot(step_s, *, ended_by="window", **more) -> Outcome:
@@ -82,6 +83,18 @@ def test_what_the_user_gives_is_taken():
 def test_a_warm_up_that_ends_before_the_step_is_found_is_lengthened_to_that():
     window = plan_window(spec(warmup_steps=1, window_steps=70), pilots([0.01] * 100, found_after=6))
     assert window.warmup_steps == 7
+
+
+def test_batches_that_may_lie_ready_are_used_up_before_the_window_begins():
+    asked = request(candidate=[Setting("loader.num_workers", 16), Setting("loader.prefetch_factor", 3)])
+    window, _ = plan(asked, pilots([0.05] * 300), None)
+    assert window.warmup_steps >= 48 and window.num_steps >= 48
+    # A command that ends before that has the same head start in both arms.
+    short, _ = plan(asked, pilots([0.05] * 50, ended_by="command"), None)
+    assert short.warmup_steps < 48
+    # Slow batches are not waited for longer than a window lasts.
+    slow, _ = plan(asked, pilots([3.0] * 40), None)
+    assert slow.warmup_steps < 40
 
 
 def test_a_pilot_that_never_becomes_steady_is_told():

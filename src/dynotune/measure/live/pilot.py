@@ -1,5 +1,6 @@
 """Make one untimed run each of baseline and candidate to warm caches, and plan the window from these pilots."""
 
+import functools
 import itertools
 import math
 import statistics
@@ -16,7 +17,7 @@ from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_
 from dynotune.schema.comparison import TELLING_PAIRS
 from dynotune.schema.errors import CannotRunHere, TooFewSteps, UsageError
 from dynotune.schema.run import RunSpec
-from dynotune.schema.setting import most_workers
+from dynotune.schema.setting import batches_ahead
 
 # A pilot goes on for some time after it is steady, because these steps show its noise.
 STEADY_S = 2.0
@@ -201,8 +202,9 @@ def plan(
     """
     if cold_kept is None:
         cold_kept = 1.0 if request.run.caches == "cold" else COLD_KEPT
-    least_steps = 2 * most_workers([*request.run.settings, *request.candidate])
-    whole = plan_window(request.run, pilots, least_steps=least_steps, cold_kept=cold_kept)
+    ahead = batches_ahead([*request.run.settings, *request.candidate])
+    planned = functools.partial(plan_window, request.run, pilots, num_ahead=ahead, cold_kept=cold_kept)
+    whole = planned()
     if request.run.window_steps is None and whole.num_steps:  # explicitly requested windows may be short
         refuse_too_short(request.run, whole)
     if left_s is None:
@@ -211,12 +213,12 @@ def plan(
     numbers = [n for n in range(request.max_pairs, fewest - 1, -1) if n % 2 == 0 or n == request.max_pairs]
     enough = min(whole.num_steps, math.ceil(MIN_WINDOW_S / whole.step_s))
     few = min(whole.num_steps, math.ceil(LEAST_WINDOW_S / whole.step_s))
-    floor = min(whole.num_steps, max(fewest_steps(request.run, whole.step_s), least_steps))
+    floor = min(whole.num_steps, max(fewest_steps(request.run, whole.step_s), ahead))
     for least in (max(enough, floor), max(few, floor)):
         for num_pairs in numbers:
             try:
                 num_runs = 2 * most_in_a_lane(num_pairs, num_lanes)
-                window = plan_window(request.run, pilots, num_runs=num_runs, budget_s=left_s, cold_kept=cold_kept)
+                window = planned(num_runs=num_runs, budget_s=left_s)
             except UsageError:
                 continue
             if window.num_steps >= least and num_runs * window.run_s <= left_s:
@@ -238,7 +240,7 @@ def plan_window(
     budget_s: float | None = None,
     num_telling: int | None = None,
     of_start: float = 0.0,
-    least_steps: int = 0,
+    num_ahead: int = 0,
     cold_kept: float = 1.0,
 ) -> WindowPlan:
     """Plan the window for all runs, from one pilot for each set of settings.
@@ -247,7 +249,8 @@ def plan_window(
         num_telling: number of first pilots from which noise, start time and so the window are estimated; None for all.
             The pilots of further candidates differ by more than noise, and start with cold caches.
         of_start: share of the shortest start time that the window must reach, if the budget allows it.
-        least_steps: number of steps that the window must reach, if the budget allows it.
+        num_ahead: batches that may be ready when an arm begins its steps: the rate of making batches shows only after
+            these are used up, and only in as many further steps, since batches come in bursts. As far as time allows.
         cold_kept: share of the pilots' compile time that is planned for later runs.
 
     Raises:
@@ -260,7 +263,7 @@ def plan_window(
     found = [steady_steps(record) for record in records]
     ended = [len(r.steps) for r, pilot in zip(records, pilots, strict=True) if pilot.run.ended_by == "command"]
     most = min(ended, default=None)
-    warmup = _warmup(run, records, found, most)
+    warmup = _warmup(run, records, found, most, num_ahead)
     if most is not None:
         _refuse_too_few(run, most, warmup, is_cut_off=any(record.last("exit") is None for record in records))
     start_s = max(_start_s(pilot, warmup, cold_kept) for pilot in pilots[:num_telling])
@@ -278,7 +281,7 @@ def plan_window(
         soonest_s = min(_start_s(pilot, warmup, cold_kept) for pilot in pilots)
         # A percentile gains from more steps, if they do not take too long.
         telling = P99_STEPS if run.objective == "latency-p99" else 0
-        wanted = max(telling, least_steps, math.ceil(of_start * soonest_s / step_s))
+        wanted = max(telling, num_ahead, math.ceil(of_start * soonest_s / step_s))
         num_steps = max(num_steps, fewest, min(wanted, int(longest_s / step_s)))
         whole_epochs = _whole_epochs(epoch_steps(records), num_steps, longest_s / step_s, most and most - warmup)
         num_steps = max(fewest, whole_epochs * (epoch_steps(records) or 0) or num_steps)
@@ -311,7 +314,9 @@ def _timed_step_s(record: Record) -> float:
     return (window["end_s"] - window["begin_s"]) / window["num_steps"] if window and window["num_steps"] else 0.0
 
 
-def _warmup(run: RunSpec, records: Sequence[Record], found: Sequence[int | None], most: int | None) -> int:
+def _warmup(
+    run: RunSpec, records: Sequence[Record], found: Sequence[int | None], most: int | None, num_ahead: int
+) -> int:
     """Return the number of steps before the window; by the window's begin, every run must have found its step."""
     fixed = max(num_steps_to_find(record) for record in records)
     if run.warmup_steps is not None:
@@ -320,7 +325,10 @@ def _warmup(run: RunSpec, records: Sequence[Record], found: Sequence[int | None]
     warmup = max(*settled, fixed + ROOM_STEPS, 1)
     if most is not None and most - warmup < MIN_WINDOW_STEPS:
         warmup = min(warmup, max(fixed + ROOM_STEPS, most // 3))
-    return warmup
+    step_s = max((statistics.fmean(times) for r in records if (times := steps_from(warmup, r))), default=math.inf)
+    waited = max(warmup, min(num_ahead, warmup + math.ceil(MAX_WINDOW_S / step_s)))
+    # If the command makes too few steps for that, all arms have the same head start.
+    return waited if most is None or most - waited >= (run.window_steps or MIN_STEPS) else warmup
 
 
 def _refuse_too_few(run: RunSpec, most: int, warmup: int, *, is_cut_off: bool) -> None:
@@ -328,18 +336,9 @@ def _refuse_too_few(run: RunSpec, most: int, warmup: int, *, is_cut_off: bool) -
     wanted = run.window_steps or MIN_STEPS
     if most - warmup >= wanted:
         return
-    error = too_few_steps(most, wanted, warmup, fewer="--warmup and --steps")
+    error = TooFewSteps(most, wanted, warmup, fewer="--warmup and --steps")
     error.hint += is_cut_off * " If it leaves its work in the background and ends, give the command that does the work."
     raise error
-
-
-def too_few_steps(made: int, wanted: int, warmup: int, *, what: str = "time", fewer: str = "--steps") -> TooFewSteps:
-    """Return the error for a command that makes too few steps. `fewer`: options that ask for fewer steps, or ""."""
-    return TooFewSteps(
-        f"The command ends after {made} steps: too few to {what} {wanted} after {warmup} of warm-up.",
-        hint=f"Let it run longer, at least {warmup + wanted} steps (more epochs, more data)"
-        + (f", or ask for fewer with {fewer}." if fewer else "."),
-    )
 
 
 def fewest_steps(run: RunSpec, step_s: float) -> int:

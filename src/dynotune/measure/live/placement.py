@@ -5,8 +5,9 @@ import statistics
 from collections.abc import Sequence
 
 from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.live.pilot import ROOM_STEPS, epoch_steps, num_steps_to_find, steady_steps, too_few_steps
+from dynotune.measure.live.pilot import ROOM_STEPS, epoch_steps, num_steps_to_find, steady_steps
 from dynotune.measure.live.request import RecordRequest
+from dynotune.schema.errors import TooFewSteps
 from dynotune.schema.task import RecordTrace
 
 # As steady as a pilot, but for a shorter time: these steps are not measured, they only must not belong to the start.
@@ -82,7 +83,7 @@ def recording_within(record: Record, request: RecordRequest) -> RecordTrace:
     if request.num_steps is None:
         num_steps = min(num_steps, max(room, FEWEST_STEPS))
     if room < num_steps:
-        raise too_few_steps(num, num_steps, first + 2, what="record")
+        raise TooFewSteps(num, num_steps, first + 2, what="record")
     wanted = request.run.warmup_steps or steady_steps(record) or num // 2
     return _trace(request, min(max(first, wanted), num - num_steps - 2), num_steps)
 

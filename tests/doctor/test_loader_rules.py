@@ -547,6 +547,7 @@ def test_without_a_device_padding_costs_its_part_of_the_operators_at_most():
         ({}, {"is_iterable": True}, "sort some hundred", 0),
         ({}, {"collate": "transformers.data.data_collator.DataCollatorWithPadding"}, "group_by_length", 1),
         ({"longest_share": 0.1}, {}, "longest row", 0),
+        ({"share": 0.8, "longest_share": 0.5}, {}, "longest row", 0),
         ({"sorted_share": 0.35}, {}, "Pack rows", 0),
     ],
 )

@@ -213,12 +213,18 @@ def _recorded(trace: TraceSummary) -> _Recorded | Unknown:
         return Unknown("the trace contains no work")
     if not trace.num_steps:
         return Unknown("the steps in the trace are not known")
+    late = _slowest_rank(trace)
     # As for the trace's own shares: take the device with the longest window, then the busiest.
-    device = max(trace.devices, key=lambda row: (row.window_s, row.busy_s), default=None)
+    device = max(trace.devices, key=lambda row: (row.rank == late, row.window_s, row.busy_s), default=None)
     hosts = [row for row in trace.hosts if device is None or row.rank == device.rank]
-    host = max(hosts, key=lambda row: row.window_s, default=None)
+    host = max(hosts, key=lambda row: (row.rank == late, row.window_s), default=None)
     window_s = trace.window_s if device is None else device.window_s
     return _Recorded(window_s / trace.num_steps, trace.num_steps, device, host)
+
+
+def _slowest_rank(trace: TraceSummary) -> int | None:
+    """Return the rank that the others wait for, since only this rank's step shows what they wait for."""
+    return trace.ranks.stragglers[0].rank if trace.ranks is not None and trace.ranks.stragglers else None
 
 
 def _on_device(timing: Timing, recorded: _Recorded, device: DeviceTime, garbage_s: float) -> tuple[Parts, Parts]:
@@ -344,14 +350,16 @@ def _notes(timing: Timing, seen: Parts, plain: Parts, slowed: float, *, has_devi
 def attributed(
     processes: Sequence[ProcessState], trace: TraceSummary | Unknown, timelines: Sequence[Timeline] = ()
 ) -> Attribution | Unknown:
-    """Return the parts of a step of the first rank.
+    """Return the parts of a step of the slowest rank, or of the first if none is late.
 
     Args:
         timelines: the timelines that `trace` summarises; each is rescaled to the plain step as a whole.
     """
     if not processes:
         return Unknown("no process of the command made steps")
-    timing = processes[0].timing
+    late = None if isinstance(trace, Unknown) else _slowest_rank(trace)
+    process = next((one for one in processes if one.rank == late and late is not None), processes[0])
+    timing = process.timing
     if isinstance(timing, Unknown):
         return timing
     if isinstance(trace, Unknown):
@@ -363,15 +371,16 @@ def attributed(
         alone, of_job = summarise([timeline for timeline, _ in brought]), trace
         # Each rank was rescaled by itself; only the comparison of all ranks shows which rank waits for which.
         both = [row for one in (of_job, alone) for row in one.causes if (row.id == IMBALANCE) is (one is of_job)]
-        trace = msgspec.structs.replace(alone, causes=both)
-        without = savings(timelines[0], timing.wait_s, brought[0][1])
-        predicted = predictions(timelines[0], timing.wait_s, brought[0][1])
+        trace = msgspec.structs.replace(alone, causes=both, ranks=of_job.ranks)
+        at = next((at for at, timeline in enumerate(timelines) if timeline.rank == late), 0)
+        without = savings(timelines[at], timing.wait_s, brought[at][1])
+        predicted = predictions(timelines[at], timing.wait_s, brought[at][1])
     found = attribute(
         timing,
         trace,
         uses_device=uses_device(processes),
         slowed=slowed,
-        garbage_s=_garbage_s(processes[0]),
+        garbage_s=_garbage_s(process),
         without=without,
     )
     return found if isinstance(found, Unknown) else msgspec.structs.replace(found, predicted=predicted)

@@ -8,6 +8,7 @@ from dynotune.text import words
 
 TWICE = 2.0
 """From this ratio on, a factor is easier to read than a percentage."""
+MOST_NAMES = 4
 _SAVES_TIME = ("throughput", "latency-p99", "time-to-first-step")
 
 
@@ -62,7 +63,7 @@ def nothing_to_try(study: Study) -> str:
     waiting = sorted({word for row in study.not_offered for word in re.findall(r"--allow (\w+)", row.reason)})
     if not study.not_offered:
         return "Nothing to try: no finding names a setting. --try KNOB tries one all the same."
-    held = f"Nothing to try: {len(study.not_offered)} settings that findings or facts name are not offered here"
+    held = f"Nothing to try; not offered: {_not_offered(study)}"
     if waiting:
         return f"{held}; {' '.join(f'--allow {word}' for word in waiting)} widens that."
     reasons = {row.reason for row in study.not_offered}
@@ -72,6 +73,11 @@ def nothing_to_try(study: Study) -> str:
 def to_try(study: Study) -> str:
     """Write how many candidates there are."""
     num, knobs = len(study.candidates), {candidate.setting.knob for candidate in study.candidates}
-    left_out = f"; {len(study.not_offered)} more are not offered" if study.not_offered else ""
+    left_out = f"; not offered: {_not_offered(study)}" if study.not_offered else ""
     settings = "1 setting" if num == 1 else f"{num} settings of {len(knobs)} {'knob' if len(knobs) == 1 else 'knobs'}"
     return f"To try: {settings}{left_out}."
+
+
+def _not_offered(study: Study) -> str:
+    ids = [str(row.setting) for row in study.not_offered]
+    return names(ids if len(ids) <= MOST_NAMES else [*ids[:MOST_NAMES], f"{len(ids) - MOST_NAMES} more"])

@@ -122,7 +122,8 @@ def padding_waste(view: ObservationView) -> Judgements:
 
 def _less_padding(loader: Loader, padding: Padding) -> tuple[str, bool]:
     """Return the remedy that saves most padding, and whether the setting has the same effect."""
-    if padding.share - padding.longest_share > padding.share / 2:
+    # Rows that are all padded to one length cannot be told apart by a sampler.
+    if padding.share - padding.longest_share >= policy.LEAST_PADDING:
         return 'Pad each batch to its own longest row, not to a fixed length (padding="longest").', False
     if padding.sorted_share > padding.share / 2:
         return "Pack rows one after another, with attention that keeps them apart (dynotune.runtime.data.pack).", False

@@ -282,7 +282,7 @@ def test_several_ranks_are_shown_side_by_side():
     assert first.endswith("70% 59% 8.7% 2.8%")
     assert "▒" in second
     assert section(text, "Ranks")[2:] == [
-        "1 47.3 ms 33.1 ms 0 µs −15 µs the others wait for it",
+        "1 47.3 ms 11.0 ms 0 µs −15 µs the others wait for it",
         "The busiest rank computes 1.12× as long as the idlest. Their clocks were aligned by the collectives",
         "that they share.",
     ]

@@ -308,7 +308,7 @@ def _communication(summary: TraceSummary, top: int) -> RenderableType | None:
 def _ranks(summary: TraceSummary, top: int) -> RenderableType | None:
     if summary.ranks is None or not summary.ranks.ranks:
         return None
-    ranks, late = summary.ranks, {one.rank for one in summary.ranks.stragglers}
+    per, ranks, late = Per.of(summary), summary.ranks, {one.rank for one in summary.ranks.stragglers}
     slowest_first = sorted(ranks.ranks, key=lambda each: (each.rank not in late, -(each.step_s or 0)))
     limit = max(top, NUM_OF_A_MACHINE)
     chosen = slowest_first if len(slowest_first) > limit else ranks.ranks
@@ -316,15 +316,15 @@ def _ranks(summary: TraceSummary, top: int) -> RenderableType | None:
         (
             _rank(each.rank),
             _time(each.step_s),
-            _time(each.busy_s),
-            _time(each.waits_s),
+            per.time(each.busy_s),
+            per.time(each.waits_s),
             "" if each.clock_offset_s is None else words.change(each.clock_offset_s),
             Text("the others wait for it", style="yellow") if each.rank in late else "",
         )
         for each in chosen
     ]
     columns = [("rank", "right"), ("step", "right"), ("busy", "right"), ("waits", "right")]
-    table = listed("Ranks", "", [*columns, ("clock", "right"), ("", "left")], rows, limit)
+    table = listed("Ranks", per.words, [*columns, ("clock", "right"), ("", "left")], rows, limit)
     known = [each for each in chosen if each.phase_s]
     own = [(_rank(each.rank), *(_time(each.phase_s.get(phase)) for phase in RANK_PHASES)) for each in known]
     names = [(name, "right") for name in ("rank", *RANK_PHASES)]

@@ -91,7 +91,7 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
             which = options.resume_with(stopped.folder)
             found = protocol.so_far(stopped.folder)
             if known := words.so_far(found.speedup, found.ci):
-                screen.print(f"Not settled: {known}, from {found.num_pairs} pairs.", soft_wrap=True)
+                screen.print(f"Not settled: {known} ({found.num_pairs} pairs or blocks).", soft_wrap=True)
             screen.print(f"Stopped. To go on: dynotune compare --resume {which}", soft_wrap=True)
             raise
 

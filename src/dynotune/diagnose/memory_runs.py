@@ -132,11 +132,11 @@ def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
                 raise CannotRunHere(why, hint="Run dynotune memory where there is one.")
         assert runner.launch is not None
         refuse_failed(outcome, runner.launch, runner.limit_s)
-        raise CannotRunHere(
-            f"No memory was recorded: {answer.reason or 'the command ended before'}.",
-            hint="Without a GPU, --gpu H100-80GB predicts what it would hold there. dynotune memory FILE explains a "
-            f"snapshot that the program writes. The run is in {outcome.folder}.",
-        )
+        hint = "Without a GPU, --gpu H100-80GB predicts it. dynotune memory FILE explains a snapshot."
+        if run.pretend is not None:
+            hint = "Run the command as on a machine with a GPU: it has to move its model and batches to cuda."
+        why = f"No memory was recorded: {answer.reason or 'the command ended before'}."
+        raise CannotRunHere(why, hint=f"{hint} The run is in {outcome.folder}.")
     steps = {record.pid: record.step_s for record in outcome.records}
     with from_elsewhere(outcome.folder):
         found = [rank for event in answer.events for rank in _ranks(event, outcome.folder, run, before, steps)]

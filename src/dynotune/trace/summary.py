@@ -9,17 +9,7 @@ import numpy as np
 from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import DeviceTime, Gap, Idle, Kernels, Overlap, Place, TraceSummary
 from dynotune.trace.causes import ranking
-from dynotune.trace.facts import (
-    busy_time,
-    call_order,
-    copies,
-    cuda_calls,
-    idle,
-    kernels,
-    operators,
-    ranks,
-    steps,
-)
+from dynotune.trace.facts import busy_time, call_order, copies, cuda_calls, idle, kernels, operators, ranks, steps
 from dynotune.trace.facts.idle import first_gap
 from dynotune.trace.facts.rank_facts import OnDevice, RankFacts, duration, percent
 from dynotune.trace.facts.source_locations import Places

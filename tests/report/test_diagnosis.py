@@ -287,6 +287,19 @@ def test_on_a_terminal_an_answer_fits_a_screen_verdict_first_and_verbose_gives_t
     assert len(text_of(shown, width=80).splitlines()) >= len(full.splitlines())
 
 
+def test_a_screen_shows_the_command_of_the_first_finding_that_has_one(monkeypatch):
+    decoding = msgspec.structs.replace(WORKERS, id="decode-bound", candidates=[], remedy="Store the data decoded.")
+    workers = msgspec.structs.replace(WORKERS, remedy="Let workers make batches.", where=Place())
+    others = [msgspec.structs.replace(workers, id=f"finding-{at}", remedy="Later.") for at in range(5)]
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    shown = diagnosis(findings=[decoding, workers, *others], notes=["Others used cores."])
+    lines = text_of(shown, width=80).splitlines()
+    flat = single_spaced(" ".join(lines))
+    assert flat.index("Store the data decoded.") < flat.index("Let workers make batches.")
+    assert flat.count("dynotune compare loader.num_workers=4") == 1 and "Later." not in flat
+    assert len(lines) <= 24
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

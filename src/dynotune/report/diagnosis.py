@@ -19,7 +19,7 @@ from dynotune.text import words
 NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
 NUM_UNKNOWN = 10
 NUM_IN_BRIEF = 3
-"""Number of further findings that a screen has room for, one line each."""
+"""Number of further findings that a screen has room for, one line each; a remedy and a command take one's place."""
 LONGEST_REASON = 120
 UPPER_BOUNDS = "upper bounds that overlap and do not add up; compare proves the gain"
 NOT_ASKED = "not asked for"
@@ -91,16 +91,18 @@ def _findings(heading: str, findings: Sequence[Finding], command: Sequence[str])
         return [title(heading, "none: no rule found anything that costs a hundredth of a step")]
     if not is_brief():
         return [Group(title(heading, UPPER_BOUNDS), *(_finding(finding, command) for finding in findings))]
-    rest = [_title_of(finding) for finding in findings[1 : 1 + NUM_IN_BRIEF]]
+    offers = next((one for one in findings[:NUM_IN_BRIEF] if one.candidates), findings[0])
+    few = findings[1 : NUM_IN_BRIEF + (offers is findings[0])]
+    rest = [_finding(one, command, only_remedy=True) if one is offers else _title_of(one) for one in few]
     left = len(findings) - 1 - len(rest)
     more = [Text(f"and {left} more", style="dim")] if left else []
     return [Group(title(heading, UPPER_BOUNDS), _finding(findings[0], command), *rest, *more)]
 
 
-def _finding(finding: Finding, command: Sequence[str]) -> RenderableType:
-    """Show a finding: its title, and below it claim, place and remedy."""
+def _finding(finding: Finding, command: Sequence[str], *, only_remedy: bool = False) -> RenderableType:
+    """Show a finding: its title, and below it claim, place and remedy, or `only_remedy`; then its commands."""
     grid = _title_of(finding)
-    grid.add_row("", Text("\n").join(_lines(finding)))
+    grid.add_row("", prose(finding.remedy) if only_remedy else Text("\n").join(_lines(finding)))
     return Group(grid, *_commands(finding, command))
 
 

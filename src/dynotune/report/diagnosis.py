@@ -24,8 +24,8 @@ LONGEST_REASON = 120
 UPPER_BOUNDS = "upper bounds that overlap and do not add up; compare proves the gain"
 NOT_ASKED = "not asked for"
 NAMES = {"loader": "the loader alone", "step": "one batch, again and again", "both": "both, as a step is"}
-LEAST_SHARE = 0.01
-"""The smallest gain to report, as a share of a step: two equal runs may differ by less than this."""
+NOTED_SLOWER, LEAST_SHARE = 0.05, 0.01
+"""Smallest slowdown and smallest gain to report, as shares of a step: two equal runs may differ by less than 1%."""
 
 
 def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
@@ -127,9 +127,7 @@ def cost(finding: Finding) -> str:
 
 
 def _lines(finding: Finding) -> list[Text]:
-    lines = [prose(finding.claim)]
-    if where := place(finding.where):
-        lines.append(where)
+    lines = [prose(finding.claim), *filter(None, [place(finding.where)])]
     num_evidence = 0 if is_brief() else most(NUM_EVIDENCE)
     lines += [prose(line, style="dim", longest=LONGEST_EVIDENCE) for line in finding.evidence[:num_evidence]]
     if finding.also and not is_brief():
@@ -216,10 +214,11 @@ def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
     if gain < LEAST_SHARE:
         return "Without its loader a step takes as long: no setting of the loader can gain anything."
     most = f"No change of the loader can gain more than {words.share(gain)} of a step."
-    beside_s = max(loader_s, step_s)
+    if (more_s := both_s - loader_s - step_s) >= NOTED_SLOWER * both_s:
+        most = f"Taking turns slows them: a step takes {words.duration(more_s)} more than both alone. {most}"
     if loader_s <= step_s:
         return f"{most} It gives batches faster than steps use them: working beside them, it would cost nothing."
-    saved = 1 - beside_s / both_s
+    saved = 1 - max(loader_s, step_s) / both_s
     if saved < LEAST_SHARE:
         return f"{most} It sets the pace: it has to give batches faster."
     return f"{most} Working beside the steps as fast as it does alone, it would gain {words.share(saved)}."

@@ -54,6 +54,46 @@ def test_what_is_written_in_c_is_known_by_the_text_of_its_line():
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        '"input_ids": torch.tensor(ids),',
+        "act = lambda state: torch.tensor(state, dtype=torch.float32)",
+        "x = torch.tensor([VOCAB[word] for word in words])",
+        "return torch.tensor(list(map(int, row))), label",
+        "x = torch.as_tensor(frame.price.tolist(), device=device)",
+        "x = np.array([float(cell) for cell in row.split()]) / 2",
+        "x = numpy.asarray(list(map(float, row)))",
+    ],
+)
+def test_a_list_of_numbers_that_a_line_converts_is_named(text):
+    assert "tensor-from-list" in found(python(msgspec.structs.replace(LISTED, text=text), MODULE))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"top": sorted(p.grad.flatten().tolist())[-5:] if p.dim() > 1 else None,',
+        'x = np.array(img).astype("float32") / 255.0',
+        "x = np.asarray(picture)",
+        "x = (x - np.array([0.485, 0.456, 0.406])) / np.array([0.229, 0.224, 0.225])",
+        "mean = torch.tensor([0.485, 0.456, 0.406])",
+        "return torch.tensor(np.array(img)).permute(2, 0, 1).float().div(255).unsqueeze(0)",
+        "return torch.tensor(self.images[index])",
+        "x = np.array([self.images[index] for index in chosen])",
+        "x = torch.tensor([torch.load(path) for path in paths])",
+        "x = grow(x) * torch.tensor(scale)",
+        "zero = torch.tensor(0)",
+    ],
+)
+def test_arrays_pictures_and_a_few_numbers_are_no_list_of_numbers(text):
+    assert "tensor-from-list" not in found(python(msgspec.structs.replace(LISTED, text=text), MODULE))
+
+
+def test_a_conversion_that_a_copy_of_an_array_could_take_is_no_list():
+    assert "tensor-from-list" not in found(python(msgspec.structs.replace(LISTED, num=4), MODULE))
+
+
+@pytest.mark.parametrize(
     ("text", "callee"),
     [
         ("sheet.save(path)", LIBRARY + "PIL/Image.py(2593): save"),
@@ -104,6 +144,15 @@ def test_workers_lines_say_what_makes_a_batch_slow():
     plain = Line(function="data.py(31): __getitem__", text="mask = grow(mask)", num=90)
     waits = on_gpu(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[loader(plain)], threads=[thread()])
     assert found(waits)["loader-bound"].where == Place("data.py(31): __getitem__")
+
+
+def test_batches_made_in_the_training_process_come_before_what_takes_a_part_of_that_time():
+    resize = SamplePart(part="transform", what="resize", num=40, wall_s=0.4, function="data.py(28): get")
+    rest = SamplePart(part="own", num=60, wall_s=0.6, function="data.py(31): get", text="mask = grow(mask)")
+    parts = Loading(num_batches=20, fetch_s=0.3, longest_s=0.3, cpu_s=0.1, parts=[resize, rest])
+    drawn = Loader(name="DataLoader", dataset="data.Rows", num_workers=0, loading=parts)
+    findings = found(on_gpu(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[drawn], threads=[thread()]))
+    assert list(findings)[:2] == ["num-workers-zero", "resized-per-item"]
 
 
 def test_without_workers_the_loops_own_thread_is_seen_inside_the_loader():
@@ -161,7 +210,7 @@ def test_a_wait_for_a_thread_of_its_own_names_what_that_thread_does():
 
 
 def test_reading_a_value_of_the_device_is_no_habit():
-    lists = Line(function="serve.py(70): handle", text="reply(scores.tolist())", num=40, cpu_s=1.9)
+    lists = Line(function="serve.py(70): handle", text="reply(torch.tensor(scores.tolist()))", num=40, cpu_s=1.9)
     told = Line(function="train.py(70): step", text='print(f"{loss.item():.3f}")', num=40, cpu_s=1.9)
     waits = on_gpu(lost("host-bound", 0.5), shares={"host": 0.5}, threads=[thread(lists, told, MODULE)])
     assert not {"tensor-from-list", "logged-per-step"} & set(found(waits))
@@ -299,9 +348,9 @@ def of_parts(*parts: SamplePart, num_workers: int = 2) -> Any:
 
 @pytest.mark.parametrize("id_", ["text-parsed-per-item", "file-opened-per-item"])
 def test_a_slow_line_of_a_loader_without_workers_still_says_that_workers_are_worth_a_try(id_):
-    finding = of_parts(made(*MADE[id_]), num_workers=0)[id_]
-    assert "num-workers-zero" in finding.also
-    assert {one.knob for one in finding.candidates} == {"loader.num_workers"}
+    findings = of_parts(made(*MADE[id_]), num_workers=0)
+    assert id_ in findings and "loader-bound" not in findings
+    assert {one.knob for one in findings["num-workers-zero"].candidates} == {"loader.num_workers"}
 
 
 @pytest.mark.parametrize("id_", MADE)

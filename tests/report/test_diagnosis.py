@@ -246,10 +246,15 @@ def of_parts(loader_s, step_s, both_s):
         ((0.004, 0.02, 0.024), "gain more than 17% of a step. It gives batches faster than steps use them"),
         ((0.02, 0.005, 0.02), "gain more than 75% of a step. It sets the pace"),
         ((0.004, 0.02, 0.02), "no setting of the loader can gain anything"),
+        ((0.095, 0.019, 0.135), "Taking turns slows them: a step takes 21 ms more than both alone."),
     ],
 )  # fmt: skip
 def test_ceilings_bound_what_a_loader_can_gain(took_s, told):
     assert told in single_spaced(text_of(diagnosis(upper_bounds=of_parts(*took_s)), width=200))
+
+
+def test_a_loader_and_a_step_that_take_as_long_as_alone_are_not_called_slower():
+    assert "Taking turns" not in text_of(diagnosis(upper_bounds=of_parts(0.095, 0.019, 0.116)))
 
 
 def test_ceilings_that_are_not_known_say_why():
@@ -285,6 +290,19 @@ def test_on_a_terminal_an_answer_fits_a_screen_verdict_first_and_verbose_gives_t
     assert num_findings <= 4 or "and 8 more" in " ".join(lines)
     monkeypatch.setitem(loudness.said, "verbose", True)
     assert len(text_of(shown, width=80).splitlines()) >= len(full.splitlines())
+
+
+def test_a_screen_shows_the_command_of_the_first_finding_that_has_one(monkeypatch):
+    decoding = msgspec.structs.replace(WORKERS, id="decode-bound", candidates=[], remedy="Store the data decoded.")
+    workers = msgspec.structs.replace(WORKERS, remedy="Let workers make batches.", where=Place())
+    others = [msgspec.structs.replace(workers, id=f"finding-{at}", remedy="Later.") for at in range(5)]
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    shown = diagnosis(findings=[decoding, workers, *others], notes=["Others used cores."])
+    lines = text_of(shown, width=80).splitlines()
+    flat = single_spaced(" ".join(lines))
+    assert flat.index("Store the data decoded.") < flat.index("Let workers make batches.")
+    assert flat.count("dynotune compare loader.num_workers=4") == 1 and "Later." not in flat
+    assert len(lines) <= 24
 
 
 class Terminal(io.StringIO):

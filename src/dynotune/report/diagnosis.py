@@ -19,13 +19,13 @@ from dynotune.text import words
 NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200
 NUM_UNKNOWN = 10
 NUM_IN_BRIEF = 3
-"""Number of further findings that a screen has room for, one line each."""
+"""Number of further findings that a screen has room for, one line each; a remedy and a command take one's place."""
 LONGEST_REASON = 120
 UPPER_BOUNDS = "upper bounds that overlap and do not add up; compare proves the gain"
 NOT_ASKED = "not asked for"
 NAMES = {"loader": "the loader alone", "step": "one batch, again and again", "both": "both, as a step is"}
-LEAST_SHARE = 0.01
-"""The smallest gain to report, as a share of a step: two equal runs may differ by less than this."""
+NOTED_SLOWER, LEAST_SHARE = 0.05, 0.01
+"""Smallest slowdown and smallest gain to report, as shares of a step: two equal runs may differ by less than 1%."""
 
 
 def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
@@ -91,16 +91,18 @@ def _findings(heading: str, findings: Sequence[Finding], command: Sequence[str])
         return [title(heading, "none: no rule found anything that costs a hundredth of a step")]
     if not is_brief():
         return [Group(title(heading, UPPER_BOUNDS), *(_finding(finding, command) for finding in findings))]
-    rest = [_title_of(finding) for finding in findings[1 : 1 + NUM_IN_BRIEF]]
+    offers = next((one for one in findings[:NUM_IN_BRIEF] if one.candidates), findings[0])
+    few = findings[1 : NUM_IN_BRIEF + (offers is findings[0])]
+    rest = [_finding(one, command, only_remedy=True) if one is offers else _title_of(one) for one in few]
     left = len(findings) - 1 - len(rest)
     more = [Text(f"and {left} more", style="dim")] if left else []
     return [Group(title(heading, UPPER_BOUNDS), _finding(findings[0], command), *rest, *more)]
 
 
-def _finding(finding: Finding, command: Sequence[str]) -> RenderableType:
-    """Show a finding: its title, and below it claim, place and remedy."""
+def _finding(finding: Finding, command: Sequence[str], *, only_remedy: bool = False) -> RenderableType:
+    """Show a finding: its title, and below it claim, place and remedy, or `only_remedy`; then its commands."""
     grid = _title_of(finding)
-    grid.add_row("", Text("\n").join(_lines(finding)))
+    grid.add_row("", prose(finding.remedy) if only_remedy else Text("\n").join(_lines(finding)))
     return Group(grid, *_commands(finding, command))
 
 
@@ -125,9 +127,7 @@ def cost(finding: Finding) -> str:
 
 
 def _lines(finding: Finding) -> list[Text]:
-    lines = [prose(finding.claim)]
-    if where := place(finding.where):
-        lines.append(where)
+    lines = [prose(finding.claim), *filter(None, [place(finding.where)])]
     num_evidence = 0 if is_brief() else most(NUM_EVIDENCE)
     lines += [prose(line, style="dim", longest=LONGEST_EVIDENCE) for line in finding.evidence[:num_evidence]]
     if finding.also and not is_brief():
@@ -214,10 +214,11 @@ def bound_in_words(upper_bounds: Sequence[UpperBound]) -> str:
     if gain < LEAST_SHARE:
         return "Without its loader a step takes as long: no setting of the loader can gain anything."
     most = f"No change of the loader can gain more than {words.share(gain)} of a step."
-    beside_s = max(loader_s, step_s)
+    if (more_s := both_s - loader_s - step_s) >= NOTED_SLOWER * both_s:
+        most = f"Taking turns slows them: a step takes {words.duration(more_s)} more than both alone. {most}"
     if loader_s <= step_s:
         return f"{most} It gives batches faster than steps use them: working beside them, it would cost nothing."
-    saved = 1 - beside_s / both_s
+    saved = 1 - max(loader_s, step_s) / both_s
     if saved < LEAST_SHARE:
         return f"{most} It sets the pace: it has to give batches faster."
     return f"{most} Working beside the steps as fast as it does alone, it would gain {words.share(saved)}."

@@ -15,7 +15,7 @@ from dynotune.doctor.slow_steps import periodic
 from dynotune.schema.observation import Line, PeriodicKind
 from dynotune.schema.trace_summary import Place
 
-_GENERAL = ("host-bound", "loader-bound", "num-workers-zero", "launch-bound", "loader-jitter", "epoch-jitter")
+_GENERAL = ("host-bound", "loader-bound", "launch-bound", "loader-jitter", "epoch-jitter")
 
 
 class _Habit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

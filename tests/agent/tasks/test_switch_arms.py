@@ -271,7 +271,7 @@ def test_workers_that_are_not_drawn_from_end_their_work_before_anything_is_timed
         return 0.5 if since < 9 else 0.0 if since < 15 else 0.03
 
     ran = program([FAST], num_blocks=3, cost_s=cost_s)
-    ran.program.loader_router = SimpleNamespace(waiting=lambda: (since >= 9, True, 6))
+    ran.program.loader_router = SimpleNamespace(waiting=lambda: (since >= 9, True, 6), num_drained=0)
     ran.program.loader_begun("loader", SimpleNamespace(num_workers=2, prefetch_factor=2))
     ran.run()
     assert ran.ratios(0) == pytest.approx([0.04 / 0.035] * 3)
@@ -324,6 +324,17 @@ def test_a_stretch_with_the_begin_of_a_long_epoch_in_it_is_timed_again(program):
     ran = program([FAST], num_blocks=4, before=before, cost_s=lambda ran, number: 3.0 * (number % 50 == 0))
     ran.run()
     assert ran.ratios(0) == pytest.approx([2.0] * 4)
+
+
+def test_a_stretch_that_drew_batches_left_at_the_end_of_an_epoch_is_timed_again(program):
+    """The last four batches of an epoch were ready before, from workers of the other arm: their steps are short."""
+
+    def before(ran, number):
+        ran.program.loader_router.num_drained += number % 50 > 45
+
+    ran = program([FAST], num_blocks=6, before=before, cost_s=lambda ran, number: -0.004 * (number % 50 > 45))
+    ran.program.loader_router = SimpleNamespace(waiting=lambda: (True, True, 0), num_drained=0)
+    assert ran.run().ratios(0) == pytest.approx([2.0] * 6)
 
 
 def test_a_stretch_in_which_the_program_did_something_else_is_timed_again(program):

@@ -319,7 +319,7 @@ class SwitchArms(Task):
         """Return the wall time (s) of the stretch's steps, the number of samples or None, and the number of steps."""
         length, steps = self._length(arm), self.program.steps
         for repeats_left in range(MOST_REPEATS, -1, -1):
-            num_at_epochs = self._num_at_epochs
+            at_epochs = self._at_epochs
             before = self._counters()
             counted, num_steps = (steps.num_samples, steps.num_uncounted), steps.num_steps
             waited_s = steps.wait_s
@@ -334,7 +334,7 @@ class SwitchArms(Task):
             now = self._counters()
             self._refuse_compiled(arm, before, now)
             # Stretches of whole epochs have equal numbers of epoch begins; within longer epochs they would differ.
-            has_begin = self._num_at_epochs != num_at_epochs and (steps.epoch_steps is None or steps.epoch_steps > length)
+            has_begin = self._at_epochs != at_epochs and (steps.epoch_steps is None or steps.epoch_steps > length)
             is_odd = self._is_odd(arm, duration_s / (steps.num_steps - num_steps))
             is_quiet = now == before or (self._is_restless and now[0] == before[0])
             if self._has_ranks or not (repeats_left and (has_begin or is_odd or not is_quiet)):
@@ -352,7 +352,7 @@ class SwitchArms(Task):
         }
 
     @property
-    def _num_at_epochs(self) -> int:
+    def _at_epochs(self) -> int:
         """Count begins of epochs, and draws at their ends of batches that took no time to make since."""
         router = self.program.loader_router
         return self.program.steps.num_epochs + (0 if router is None else router.num_drained)

@@ -73,7 +73,7 @@ def compare_within(
         runner: runner of the baseline, whose live run serves further comparisons; None makes a run for this one.
 
     Returns:
-        The comparison with its verdict, and the reason if no verdict was possible within one run.
+        The comparison with its verdict and blocks, and the reason if no verdict was possible within one run.
 
     Raises CannotRunHere, UsageError: the command or the machine failed, whatever the candidate.
     """
@@ -119,7 +119,9 @@ def compare_within(
     judgement = judge_comparison(comparison, pairs, precision=PRECISION, ended=True)
     too_few = len(pairs) < min(FEWEST_BLOCKS, request.max_pairs)
     if arm.key in found.given_up or (judgement.verdict == "undecided" and too_few):
-        return comparison, found.given_up.get(arm.key) or found.reason or "too few blocks were whole"
+        few = f"only {len(pairs)} blocks count: {found.reason or 'the others were not whole'}"
+        kept = concluded(comparison, found, blocks, pairs, judgement) if pairs else comparison
+        return kept, found.given_up.get(arm.key) or few
     return concluded(comparison, found, blocks, pairs, judgement), ""
 
 

@@ -216,7 +216,9 @@ def switch_arms(
             both["blocks"] = found.blocks | with_earlier(after.blocks)
             # A program that ends before enough blocks are complete goes through its steps again.
             made = max(map(len, after.blocks.values()), default=0)
-            again = enough is not None and after.ran_out and (not starts or made > 1) and not is_enough(after.blocks)
+            has_time = left_s - (time.monotonic() - began_s) >= LEAST_S
+            again = enough is not None and after.ran_out and has_time and (not starts or made > 1)
+            again = again and not is_enough(after.blocks)
             if again:
                 both["given_up"] = found.given_up
                 watcher.say(f"The command is run again for more blocks: {after.reason}.")
@@ -299,11 +301,12 @@ def why_left_behind(blocks: Sequence[Block]) -> str:
     ]
     if len(shifts) < 3:
         return ""
-    mean, spread = statistics.fmean(shifts), statistics.stdev(shifts) / math.sqrt(len(shifts))
+    mean, spread, _ = mean_of(shifts)
     p = 2 * float(stdtr(len(shifts) - 1, -abs(mean) / spread)) if spread else float(mean == 0)
     if abs(mean) <= LEFT_BEHIND or p > LEFT_BEHIND_ERROR:
         return ""
-    return f"once it is off again, a step takes {math.expm1(mean):+.0%} of what it took before"
+    change = f"{abs(math.expm1(mean)):.0%} {'more' if mean > 0 else 'less'} time"
+    return f"once it is off again, a step takes {change} than before, so no block counts"
 
 
 def _why_not(arm: Arm) -> str:

@@ -354,6 +354,14 @@ def test_an_arm_that_is_slow_in_every_stretch_is_counted_as_it_is(program):
     assert ran.ratios(0) == pytest.approx([0.01 / 0.52] * 3)
 
 
+def test_an_arm_given_up_as_slow_is_told_as_what_one_stretch_took(program):
+    ran = program([SLOW], num_blocks=3, cost_s=lambda ran, number: 0.5 * ran.torch.slow)
+    ran.task.order.update(step_s=0.01, give_up_slow=True)
+    ran.task = SwitchArms(ran.program, ran.task.order)
+    (given_up,) = ran.run().named("arm_given_up")
+    assert given_up["reason"] == "a stretch with it took 52.0 times as long as usual, so its blocks ended"
+
+
 def test_it_ends_when_another_task_is_ordered_and_leaves_all_as_it_was(program):
     ran = program([FAST], num_blocks=50)
     ran.program.more_ordered = lambda: len(ran.values) > 60

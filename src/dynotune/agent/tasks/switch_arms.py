@@ -394,7 +394,7 @@ class SwitchArms(Task):
             return
         ratio = step_s / median(known)
         if ratio > HOPELESS:
-            raise NotSwitched("with it a step takes %.1f times as long" % ratio)
+            raise NotSwitched("a stretch with it took %.1f times as long as usual, so its blocks ended" % ratio)
 
     def _counters(self) -> tuple[int, int | None]:
         return self.program.num_compilations, device_allocations(self.program.torch)

@@ -188,8 +188,7 @@ def _left_out(study: Study, one: Candidate) -> CandidateOutcome | None:
     worth = _worth(study, one)
     if worth is None:
         return None
-    whole, gained = _with_it(study, one, worth), words.gained(study, worth)
-    adds = f"{whole} is {gained}"
+    adds = f"{_with_it(study, one, worth)} is {words.gained(study, worth)}"
     single, high = _single(study, one.id), worth.ci[1] if worth.ci is not None else math.inf
     if high < 1:
         return CandidateOutcome("slower", f"It costs time together with the others: {adds}.")
@@ -200,7 +199,7 @@ def _left_out(study: Study, one: Candidate) -> CandidateOutcome | None:
         return CandidateOutcome("no-effect", f"It adds nothing measurable: {adds}.")
     if worth.speedup <= 1 + study.margin and study.selected:
         return CandidateOutcome("not-needed", f"The others are as fast without it: {adds}.")
-    return CandidateOutcome("unproved", f"What it adds was not proved: {whole} may be {gained}.")
+    return CandidateOutcome("unproved", f"What it adds was not proved; perhaps {adds}.")
 
 
 def _other_value(study: Study, one: Candidate) -> CandidateOutcome | None:

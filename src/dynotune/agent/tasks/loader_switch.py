@@ -143,20 +143,17 @@ class Router:
             if get_ident() != self._thread:
                 self.failure = "batches are drawn in another thread than steps are made in"
                 return None
-            made = self._seen[id(iterator)] = _Sources(iterator, self._program, self._forget)
+            made = self._seen[id(iterator)] = _Sources(iterator, self._program, lambda one: self._seen.pop(one, None))
             return made
         except Exception as error:
             self._program.log("loader switch", error)
             return None
 
-    def _forget(self, identity: int) -> None:
-        self._seen.pop(identity, None)
-
 
 class _Sources:
     """Iterators that share the sampler of one of the program's iterators in one epoch, and die with that iterator."""
 
-    def __init__(self, own: Any, program: Program, forget: Callable[[int], None]) -> None:
+    def __init__(self, own: Any, program: Program, forget: Callable[[int], Any]) -> None:
         identity = id(own)
         self._own = weakref.ref(own, lambda _: forget(identity))
         self._program = program

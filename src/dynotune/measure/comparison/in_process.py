@@ -21,10 +21,8 @@ from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Compariso
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
-STRETCH_S = 0.5
-"""Longer than a stretch that only ranks candidates, because a verdict depends on it."""
-FEWEST_BLOCKS = 4
-"""Fewer blocks do not allow an estimate of the noise."""
+STRETCH_S = 0.5  # longer than a stretch that only ranks candidates, because a verdict depends on it
+FEWEST_BLOCKS = 4  # fewer blocks do not allow an estimate of the noise
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -139,8 +137,7 @@ def pairs_of(blocks: Sequence[Block]) -> list[Pair]:
 def concluded(
     comparison: Comparison, found: SwitchedArms, blocks: Sequence[Block], pairs: list[Pair], judgement: SequentialResult
 ) -> Comparison:
-    unit = unit_of(blocks)
-    outcome = found.outcome
+    unit, outcome = unit_of(blocks), found.outcome
     start_s = outcome.first_step_s if outcome is not None else None
     sides = [statistics.median(getattr(pair, f"{name}_s") for pair in pairs) for name in ("baseline", "candidate")]
     summaries = [

@@ -200,8 +200,7 @@ def plan(
         CannotRunHere: as for `plan_window`, or the window is too short to show a difference.
         UsageError: the time left is too short for a comparison that could find a difference.
     """
-    if cold_kept is None:
-        cold_kept = 1.0 if request.run.caches == "cold" else COLD_KEPT
+    cold_kept = (1.0 if request.run.caches == "cold" else COLD_KEPT) if cold_kept is None else cold_kept
     ahead = batches_ahead([*request.run.settings, *request.candidate])
     planned = functools.partial(plan_window, request.run, pilots, num_ahead=ahead, cold_kept=cold_kept)
     whole = planned()
@@ -408,8 +407,7 @@ def epoch_steps(records: Sequence[Record]) -> int | None:
 
 def num_steps_to_find(record: Record) -> int:
     """Return the number of steps that had passed when the cycle was fixed."""
-    cycle = record.last("cycle") or {}
-    return int(cycle.get("num_steps", 0))
+    return int((record.last("cycle") or {}).get("num_steps", 0))
 
 
 def found_warm(pilot: Outcome, other: Outcome, *, is_first: bool) -> Outcome | None:

@@ -347,7 +347,7 @@ class SwitchArms(Task):
     def _at_epochs(self) -> int:
         """Count begins of epochs, and draws at their ends of batches that took no time to make since."""
         router = self.program.loader_router
-        return self.program.steps.num_epochs + (0 if router is None else int(router.num_drained))
+        return int(self.program.steps.num_epochs + (0 if router is None else router.num_drained))
 
     def _length(self, arm: Arm) -> int:
         """Return the number of steps in a stretch."""

@@ -207,7 +207,7 @@ def _void(label: str, voided: Voided) -> Text:
 
 def _measured(comparison: Comparison) -> list[str]:
     lines = [f"A step is: {comparison.step}."] if comparison.step else []
-    if comparison.within and comparison.pairs:
+    if comparison.within and comparison.stretch_steps:
         lines.append(
             f"Each block compared both arms within one process: at least {comparison.stretch_steps} steps with the "
             "candidate and at least as many without, twice each. --in-process never compares fresh processes."

@@ -199,7 +199,7 @@ def _left_out(study: Study, one: Candidate) -> CandidateOutcome | None:
         return CandidateOutcome("no-effect", f"It adds nothing measurable: {adds}.")
     if worth.speedup <= 1 + study.margin and study.selected:
         return CandidateOutcome("not-needed", f"The others are as fast without it: {adds}.")
-    return CandidateOutcome("unproved", f"What it adds was not proved: {adds}.")
+    return CandidateOutcome("unproved", f"What it adds was not proved; perhaps {adds}.")
 
 
 def _other_value(study: Study, one: Candidate) -> CandidateOutcome | None:
@@ -240,11 +240,11 @@ def _single(study: Study, id_: str) -> Estimate | None:
 
 
 def _by_gain(study: Study, estimate: Estimate) -> CandidateOutcome:
-    gained, high = f"It is {words.gained(study, estimate)}", estimate.ci[1] if estimate.ci is not None else math.inf
+    gained, high = words.gained(study, estimate), estimate.ci[1] if estimate.ci is not None else math.inf
     if high > 1 + study.margin:
-        gained = f"Not decided. {gained}, at an error of {PART_ERROR:.0%} over all settings."
-        return CandidateOutcome("unproved", gained)
-    return CandidateOutcome("slower" if high < 1 else "no-effect", f"{gained}.")
+        error = f"at an error of {PART_ERROR:.0%} over all settings"
+        return CandidateOutcome("unproved", f"Not decided. It may be {gained}, {error}.")
+    return CandidateOutcome("slower" if high < 1 else "no-effect", f"It is {gained}.")
 
 
 def _unconfirmed(study: Study, confirmed: Comparison, one: Candidate) -> CandidateOutcome:
@@ -253,7 +253,8 @@ def _unconfirmed(study: Study, confirmed: Comparison, one: Candidate) -> Candida
     if confirmed.speedup is None:
         return CandidateOutcome(kind, f"It was not confirmed: {confirmed.reason or LATE}".rstrip(".") + ".")
     settings, single = confirmed.candidate_settings, _single(study, one.id)
-    with_ = "It is" if len(settings) == 1 else f"With {words.names(settings)} it is"
+    with_ = "It" if len(settings) == 1 else f"With {words.names(settings)} it"
+    with_ += " may be" if kind == "unproved" else " is"
     where = "" if confirmed.within else " on fresh pairs"
     seen = f"{with_} {_seen(study, confirmed)}{where}: {confirmed.reason or kind}"
     if len(settings) > 1 and confirmed.verdict in kinds:

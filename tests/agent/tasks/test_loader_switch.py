@@ -97,3 +97,30 @@ def test_tasks_that_no_worker_has_begun_wait_for_the_loaders_next_turn():
     done = subprocess.run([sys.executable, "-c", HELD_BACK], capture_output=True, text=True, timeout=120, check=False)
     expected = ["while the other is drawn from False", "of 8, ready 2 begun since False", "True True"]
     assert done.stdout.splitlines() == expected, done.stderr
+
+
+# The own loader has no workers; the other loader's workers have batches ready, and more to make.
+DRAINED = """
+import torch
+from types import SimpleNamespace
+from torch.utils.data import DataLoader
+from dynotune.agent.tasks.loader_switch import Router, _Sources
+own, options = iter(DataLoader(list(range(5)))), (("num_workers", 2),)
+router = Router(SimpleNamespace(torch=torch))
+sources = router._seen[id(own)] = _Sources(own, SimpleNamespace(torch=torch), print)
+sources._others[options] = iter(DataLoader(list(range(5, 13)), num_workers=2))
+draw = router.around(lambda iterator: type(iterator).__next__(iterator))
+def drawn(active, num):
+    router.active = active
+    return [int(draw(own)) for _ in range(num)], router.num_drained
+print(*drawn(options, 3))
+print(*drawn(None, 5))
+print(*drawn(None, 1))
+print(*drawn(None, 4))
+"""
+
+
+def test_a_batch_that_no_other_replaces_is_counted_at_the_end_of_an_epoch():
+    done = subprocess.run([sys.executable, "-c", DRAINED], capture_output=True, text=True, timeout=120, check=False)
+    expected = ["[5, 6, 7] 0", "[0, 1, 2, 3, 4] 0", "[8] 0", "[9, 10, 11, 12] 4"]
+    assert done.stdout.splitlines() == expected, done.stderr

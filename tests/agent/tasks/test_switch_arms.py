@@ -271,7 +271,7 @@ def test_workers_that_are_not_drawn_from_end_their_work_before_anything_is_timed
         return 0.5 if since < 9 else 0.0 if since < 15 else 0.03
 
     ran = program([FAST], num_blocks=3, cost_s=cost_s)
-    ran.program.loader_router = SimpleNamespace(waiting=lambda: (since >= 9, True, 6))
+    ran.program.loader_router = SimpleNamespace(waiting=lambda: (since >= 9, True, 6), num_drained=0)
     ran.program.loader_begun("loader", SimpleNamespace(num_workers=2, prefetch_factor=2))
     ran.run()
     assert ran.ratios(0) == pytest.approx([0.04 / 0.035] * 3)
@@ -326,6 +326,17 @@ def test_a_stretch_with_the_begin_of_a_long_epoch_in_it_is_timed_again(program):
     assert ran.ratios(0) == pytest.approx([2.0] * 4)
 
 
+def test_a_stretch_that_drew_batches_left_at_the_end_of_an_epoch_is_timed_again(program):
+    """The last four batches of an epoch were ready before, from workers of the other arm: their steps are short."""
+
+    def before(ran, number):
+        ran.program.loader_router.num_drained += number % 50 > 45
+
+    ran = program([FAST], num_blocks=6, before=before, cost_s=lambda ran, number: -0.004 * (number % 50 > 45))
+    ran.program.loader_router = SimpleNamespace(waiting=lambda: (True, True, 0), num_drained=0)
+    assert ran.run().ratios(0) == pytest.approx([2.0] * 6)
+
+
 def test_a_stretch_in_which_the_program_did_something_else_is_timed_again(program):
     """It validates after each hundred steps, for as long as a hundred steps take."""
     ran = program([FAST], num_blocks=6, cost_s=lambda ran, number: 1.0 * (number % 100 == 0)).run()
@@ -341,6 +352,14 @@ def test_steps_that_take_longer_than_they_were_said_to_are_timed_again_once_and_
 def test_an_arm_that_is_slow_in_every_stretch_is_counted_as_it_is(program):
     ran = program([SLOW], num_blocks=3, cost_s=lambda ran, number: 0.5 * ran.torch.slow).run()
     assert ran.ratios(0) == pytest.approx([0.01 / 0.52] * 3)
+
+
+def test_an_arm_given_up_as_slow_is_told_as_what_one_stretch_took(program):
+    ran = program([SLOW], num_blocks=3, cost_s=lambda ran, number: 0.5 * ran.torch.slow)
+    ran.task.order.update(step_s=0.01, give_up_slow=True)
+    ran.task = SwitchArms(ran.program, ran.task.order)
+    (given_up,) = ran.run().named("arm_given_up")
+    assert given_up["reason"] == "a stretch with it took 52.0 times as long as usual, so its blocks ended"
 
 
 def test_it_ends_when_another_task_is_ordered_and_leaves_all_as_it_was(program):

@@ -88,3 +88,29 @@ def test_blocks_of_a_program_that_ends_too_soon_are_made_in_several_runs_of_it(p
     assert found.num_pairs == len(found.pairs) == 12
     # A block has 16 steps at least.
     assert len(starts(tmp_path)) >= 2
+
+
+def of_block(order, baseline_s):
+    baseline, candidate = [[switching.Stretch(each, 10, None)] * 2 for each in (baseline_s, 1.0)]
+    return switching.Block(
+        arm=0, number=0, order=order, begin_s=0.0, end_s=1.0, baseline=baseline, candidate=candidate
+    )  # fmt: skip
+
+
+def test_blocks_too_few_for_a_verdict_are_shown_with_the_reason_and_what_to_do(program, monkeypatch):
+    made = [of_block("ABBA", 1.1), of_block("BAAB", 1.2), of_block("BAAB", 1.05)]
+    found = switching.SwitchedArms(blocks={SAME: made}, reason="the 90 s given were over", stretch_steps=10)
+    monkeypatch.setattr(in_process, "switch_arms", lambda *more, **named: found)
+    comparison = compared(program(10), SAME)
+    assert (comparison.verdict, comparison.num_pairs, comparison.stretch_steps) == ("undecided", 3, 10)
+    # Both orders weigh the same.
+    assert comparison.speedup == pytest.approx((1.1 * (1.2 * 1.05) ** 0.5) ** 0.5)
+    assert "only 3 blocks count: the 90 s given were over. --in-process never" in comparison.reason
+
+
+def test_blocks_that_do_not_count_give_no_figure(program, monkeypatch):
+    found = switching.SwitchedArms(given_up={SAME: "once it is off again, a step takes longer"}, stretch_steps=10)
+    monkeypatch.setattr(in_process, "switch_arms", lambda *more, **named: found)
+    comparison = compared(program(10), SAME)
+    assert (comparison.verdict, comparison.speedup, comparison.num_pairs) == ("undecided", None, 0)
+    assert "a step takes longer. --in-process never" in comparison.reason

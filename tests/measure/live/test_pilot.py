@@ -141,12 +141,28 @@ def test_a_window_may_be_asked_to_be_as_long_as_the_start_as_far_as_time_and_ste
 def test_what_a_pilot_took_to_compile_does_not_count_whole_for_runs_that_find_it_compiled():
     compiling = [pilot([0.05] * 400), pilot([0.05, 60.0] + [0.05] * 400, compiled=[1])]
     with pytest.raises(UsageError, match="needs 3 pairs"):
-        plan(request(caches="cold"), compiling, 400.0)
-    window, num_pairs = plan(request(), compiling, 400.0)
+        plan(request(caches="cold"), compiling, 350.0)
+    window, num_pairs = plan(request(), compiling, 350.0)
     assert num_pairs == 4 and 30.0 < window.start_s < 40.0
     slow = [pilot([0.05] * 400), pilot([0.05, 60.0] + [0.05] * 400)]
     with pytest.raises(UsageError, match="needs 3 pairs"):
-        plan(request(), slow, 400.0)
+        plan(request(), slow, 350.0)
+
+
+@pytest.mark.parametrize(("changes", "many"), [({}, {"epoch": 38}), ({"window_steps": 70}, {}), ({"max_pairs": 4}, {})])
+def test_the_budget_that_a_refusal_names_is_accepted_and_is_the_least(changes, many):
+    steps = pilots([0.1 + 0.02 * (number % 7) for number in range(200)], **many)
+
+    def planned(left_s):
+        return plan(request(budget_s=left_s + 20.0, **changes), steps, left_s)
+
+    with pytest.raises(UsageError, match="needs 3 pairs") as refused:
+        planned(5.0)
+    enough_s = float(refused.value.hint.split("--budget ")[1].removesuffix("s.")) - 20.0
+    window, num_pairs = planned(enough_s)
+    assert num_pairs == 3 and 6 * window.run_s <= enough_s
+    with pytest.raises(UsageError):
+        planned(enough_s - 1.5)
 
 
 def test_a_budget_that_is_used_up_is_told_as_nothing_left():

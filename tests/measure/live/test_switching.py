@@ -160,7 +160,9 @@ def of_stretches(order, *baseline):
 
 def test_a_baseline_that_is_not_what_it_was_once_the_arm_is_off_gives_the_arm_up():
     slower = [of_stretches("ABBA", 1.0 + 0.001 * number, 1.2) for number in range(5)]
-    assert "once it is off again, a step takes +20%" in why_left_behind(slower)
+    assert "once it is off again, a step takes 20% more time than before" in why_left_behind(slower)
+    faster = [of_stretches("ABBA", 1.2, 1.02 + 0.001 * number) for number in range(5)]
+    assert "once it is off again, a step takes 15% less time than before" in why_left_behind(faster)
     alike = [of_stretches("ABBA", 1.0 + 0.01 * number, 1.02 - 0.01 * number) for number in range(5)]
     assert why_left_behind(alike) == ""
     # In a block BAAB both stretches of the baseline come after the arm: they tell nothing of before.
@@ -559,6 +561,23 @@ def test_blocks_of_an_earlier_run_count_though_the_next_run_has_no_time_for_one(
     found = switch_arms(spec(cwd=tmp_path, base=tmp_path), [arm_of(key)], 60.0, **asked)
     # The last block was without its counterpart in the other order.
     assert (len(found.blocks[key]), found.given_up) == (2, {})
+
+
+def test_a_command_is_not_run_again_when_the_time_is_up_and_its_blocks_count(tmp_path, monkeypatch):
+    key, now = "cudnn.deterministic=true", SimpleNamespace(s=0.0)
+
+    def in_turns(*more):
+        now.s += 58.0
+        return SwitchedArms(blocks={key: [block(1.0, 0.5)] * 3}, reason="the 60 s given were over", ran_out=True)
+
+    monkeypatch.setattr(switching, "_in_turns", in_turns)
+    monkeypatch.setattr(switching, "time", SimpleNamespace(monotonic=lambda: now.s))
+    own = SimpleNamespace(goes_on=False, step_s=0.0, start=lambda: None, end=lambda: None)
+    monkeypatch.setattr(switching, "runner_of", lambda *more: contextlib.nullcontext(own))
+    watcher = Watcher()
+    asked = {"folder": tmp_path, "facts": {}, "watcher": watcher, "fewest_blocks": 1, "enough": lambda blocks: False}
+    found = switch_arms(spec(cwd=tmp_path, base=tmp_path), [arm_of(key)], 60.0, **asked)
+    assert (len(found.blocks[key]), watcher.said) == (3, [])
 
 
 def test_after_an_arm_ended_the_run_the_others_get_a_run_of_their_own_and_not_the_callers_again(in_rounds):

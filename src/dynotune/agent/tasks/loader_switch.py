@@ -86,6 +86,7 @@ class Router:
         self.decoders: dict[Options, DecodeSite] = {}
         """Decoders of the workers, for options that have one."""
         self.failure = ""
+        self.num_drained = 0  # draws at epochs' ends, of batches that were ready and that no new batch replaced
         self._seen: dict[int, _Sources] = {}
 
     def num_queued(self, options: dict[str, Any]) -> int:
@@ -124,7 +125,10 @@ class Router:
             except Exception as error:
                 self.failure = "the loader could not be made: %s: %s" % (type(error).__name__, error)
                 source = iterator
-            return sources.draw(original, iterator, source)
+            num_asked = sources.num_asked
+            batch = sources.draw(original, iterator, source)
+            self.num_drained += sources.num_asked < num_asked
+            return batch
 
         return __next__
 
@@ -139,20 +143,17 @@ class Router:
             if get_ident() != self._thread:
                 self.failure = "batches are drawn in another thread than steps are made in"
                 return None
-            made = self._seen[id(iterator)] = _Sources(iterator, self._program, self._forget)
+            made = self._seen[id(iterator)] = _Sources(iterator, self._program, lambda one: self._seen.pop(one, None))
             return made
         except Exception as error:
             self._program.log("loader switch", error)
             return None
 
-    def _forget(self, identity: int) -> None:
-        self._seen.pop(identity, None)
-
 
 class _Sources:
     """Iterators that share the sampler of one of the program's iterators in one epoch, and die with that iterator."""
 
-    def __init__(self, own: Any, program: Program, forget: Callable[[int], None]) -> None:
+    def __init__(self, own: Any, program: Program, forget: Callable[[int], Any]) -> None:
         identity = id(own)
         self._own = weakref.ref(own, lambda _: forget(identity))
         self._program = program
@@ -200,6 +201,11 @@ class _Sources:
                 made, wanted = _done(idle)
                 is_idle &= made >= wanted - len(self._held.get(id(idle), ()))
         return is_idle, is_steady, ready
+
+    @property
+    def num_asked(self) -> int:
+        """Return the number of batches that were requested from all workers and are not drawn yet."""
+        return sum(_done(each)[1] for each in (self._own(), *self._others.values()))
 
     def _has(self, name: str) -> Any:
         return getattr(self._own(), "_" + name, None)

@@ -33,8 +33,7 @@ from .task import Task
 # After a switch, leave out at least this many steps, the last of them quiet; programs that always allocate are never
 # quiet.
 WASH_OUT_STEPS, QUIET_STEPS, MOST_RESTLESS_STEPS = 3, 2, 30
-# Number of steps to leave out after each switch, for ranks and for a program that is never quiet.
-STEPS_LEFT_OUT = 8
+STEPS_LEFT_OUT = 8  # steps to leave out after each switch, for ranks and for a program that is never quiet
 # A stretch is timed again, up to so often, for an epoch's begin, a new allocation, or steps this many times as long as
 # usual.
 MOST_REPEATS = 2
@@ -44,8 +43,7 @@ ODD = 2.0
 LONG, LOOKS = 3.0, 32
 # Factor over the baseline's step: a candidate with longer steps gets no more blocks, if the task asks for that.
 HOPELESS = 2.5
-# Number of blocks in which the program itself compiled something, before the candidate is given up.
-MOST_SPOILT = 3
+MOST_SPOILT = 3  # blocks in which the program itself compiled something, before the candidate is given up
 SHORT_EPOCHS = "epochs are shorter than a stretch, and each would start the workers of two loaders in place of one"
 # A compiled program keeps few variants of its code, and each candidate that compiles takes one of them.
 MOST_RECOMPILED = 2
@@ -148,7 +146,6 @@ class SwitchArms(Task):
     def _around(self, inner: Around | None) -> Around:
         """Return `inner`, wrapped by the candidate that is switched on now."""
         self._inner.append(inner)
-
         plainly = inner or call_directly
 
         def around_root(call: Call, module: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -210,9 +207,7 @@ class SwitchArms(Task):
     def _say_dropped(self, at: int, reason: str, blamed: Sequence[str] = (), unsuited: Sequence[str] = ()) -> None:
         """Give a candidate up, and record why.
 
-        Args:
-            blamed: knobs without which a failed call succeeded.
-            unsuited: knobs that cannot be switched in this program.
+        `blamed`: knobs without which a failed call succeeded. `unsuited`: knobs that cannot change in this program.
         """
         self._alive.remove(at)
         knobs = {"blamed": list(blamed), "unsuited": list(unsuited)}
@@ -251,8 +246,7 @@ class SwitchArms(Task):
         """Return ABBA or BAAB; each order comes once in two blocks, so that a drift does not look like a difference."""
         if number % 2 == 0:
             self._drawn[at] = self._draw.getrandbits(1)
-            return ORDERS[self._drawn[at]]
-        return ORDERS[1 - self._drawn[at]]
+        return ORDERS[self._drawn[at] ^ number % 2]
 
     def _stretches(self, at: int, order: str) -> Stops:
         arm = self._arms[at]
@@ -275,8 +269,7 @@ class SwitchArms(Task):
         return {"baseline": timed["A"], "candidate": timed["B"], "readback": readback}
 
     def _switch_off(self, at: int, told: bool = False) -> None:
-        self._on = None
-        was_on = self._arms[at].is_on
+        self._on, was_on = None, self._arms[at].is_on
         try:
             self._arms[at].off()
         except NotSwitched:
@@ -319,10 +312,9 @@ class SwitchArms(Task):
         """Return the wall time (s) of the stretch's steps, the number of samples or None, and the number of steps."""
         length, steps = self._length(arm), self.program.steps
         for repeats_left in range(MOST_REPEATS, -1, -1):
-            num_epochs = steps.num_epochs
-            before = self._counters()
+            at_epochs = self._at_epochs
+            before, waited_s = self._counters(), steps.wait_s
             counted, num_steps = (steps.num_samples, steps.num_uncounted), steps.num_steps
-            waited_s = steps.wait_s
             synchronise(self.program.torch)
             begin_s = perf_counter()
             yield from self._steps(length, begin_s)
@@ -334,7 +326,7 @@ class SwitchArms(Task):
             now = self._counters()
             self._refuse_compiled(arm, before, now)
             # Stretches of whole epochs have equal numbers of epoch begins; within longer epochs they would differ.
-            has_begin = steps.num_epochs != num_epochs and (steps.epoch_steps is None or steps.epoch_steps > length)
+            has_begin = self._at_epochs != at_epochs and (steps.epoch_steps is None or steps.epoch_steps > length)
             is_odd = self._is_odd(arm, duration_s / (steps.num_steps - num_steps))
             is_quiet = now == before or (self._is_restless and now[0] == before[0])
             if self._has_ranks or not (repeats_left and (has_begin or is_odd or not is_quiet)):
@@ -350,6 +342,12 @@ class SwitchArms(Task):
             "num_steps": steps.num_steps - num_steps,
             "num_samples": None if uncounted else steps.num_samples - counted[0],
         }
+
+    @property
+    def _at_epochs(self) -> int:
+        """Count begins of epochs, and draws at their ends of batches that took no time to make since."""
+        router = self.program.loader_router
+        return int(self.program.steps.num_epochs + (0 if router is None else router.num_drained))
 
     def _length(self, arm: Arm) -> int:
         """Return the number of steps in a stretch."""
@@ -388,7 +386,7 @@ class SwitchArms(Task):
             return
         ratio = step_s / median(known)
         if ratio > HOPELESS:
-            raise NotSwitched("with it a step takes %.1f times as long" % ratio)
+            raise NotSwitched("a stretch with it took %.1f times as long as usual, so its blocks ended" % ratio)
 
     def _counters(self) -> tuple[int, int | None]:
         return self.program.num_compilations, device_allocations(self.program.torch)

@@ -21,10 +21,8 @@ from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Compariso
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
-STRETCH_S = 0.5
-"""Longer than a stretch that only ranks candidates, because a verdict depends on it."""
-FEWEST_BLOCKS = 4
-"""Fewer blocks do not allow an estimate of the noise."""
+STRETCH_S = 0.5  # longer than a stretch that only ranks candidates, because a verdict depends on it
+FEWEST_BLOCKS = 4  # fewer blocks do not allow an estimate of the noise
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -73,7 +71,7 @@ def compare_within(
         runner: runner of the baseline, whose live run serves further comparisons; None makes a run for this one.
 
     Returns:
-        The comparison with its verdict, and the reason if no verdict was possible within one run.
+        The comparison with its verdict and blocks, and the reason if no verdict was possible within one run.
 
     Raises CannotRunHere, UsageError: the command or the machine failed, whatever the candidate.
     """
@@ -119,7 +117,9 @@ def compare_within(
     judgement = judge_comparison(comparison, pairs, precision=PRECISION, ended=True)
     too_few = len(pairs) < min(FEWEST_BLOCKS, request.max_pairs)
     if arm.key in found.given_up or (judgement.verdict == "undecided" and too_few):
-        return comparison, found.given_up.get(arm.key) or found.reason or "too few blocks were whole"
+        few = f"only {len(pairs)} blocks count: {found.reason or 'the others were not whole'}"
+        kept = concluded(comparison, found, blocks, pairs, judgement) if pairs else comparison
+        return kept, found.given_up.get(arm.key) or few
     return concluded(comparison, found, blocks, pairs, judgement), ""
 
 
@@ -137,8 +137,7 @@ def pairs_of(blocks: Sequence[Block]) -> list[Pair]:
 def concluded(
     comparison: Comparison, found: SwitchedArms, blocks: Sequence[Block], pairs: list[Pair], judgement: SequentialResult
 ) -> Comparison:
-    unit = unit_of(blocks)
-    outcome = found.outcome
+    unit, outcome = unit_of(blocks), found.outcome
     start_s = outcome.first_step_s if outcome is not None else None
     sides = [statistics.median(getattr(pair, f"{name}_s") for pair in pairs) for name in ("baseline", "candidate")]
     summaries = [

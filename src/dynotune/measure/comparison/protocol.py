@@ -180,7 +180,9 @@ class _Session:
             return True
         left_s = self._left_s()
         if self._request.in_process == "only" or (left_s is not None and left_s < switching.LEAST_S):
-            self._update(verdict="undecided", reason=f"Within one run they could not be compared: {reason}.")
+            self._keep(found)
+            reason += ". --in-process never, a larger --budget or a quieter machine may decide."
+            self._update(verdict="undecided", reason=f"Within one run they could not be compared: {reason}")
             return True
         self._watcher.say(f"One run could not compare baseline and candidate: {reason}. Fresh processes compare them.")
         self._update(pairs=[], within=False)

@@ -192,7 +192,7 @@ def plan(
 ) -> tuple[WindowPlan, int]:
     """Plan the window and the number of pairs: as requested, or the largest even number that the time left allows.
 
-    Fewer pairs with a full window are preferred to many pairs with a short one.
+    Fewer pairs with a full window are preferred to many pairs with a short one. An odd number is the last resort.
 
     `cold_kept`: as for `plan_window`; None for the usual value with the caches of `request`.
 
@@ -200,8 +200,7 @@ def plan(
         CannotRunHere: as for `plan_window`, or the window is too short to show a difference.
         UsageError: the time left is too short for a comparison that could find a difference.
     """
-    if cold_kept is None:
-        cold_kept = 1.0 if request.run.caches == "cold" else COLD_KEPT
+    cold_kept = (1.0 if request.run.caches == "cold" else COLD_KEPT) if cold_kept is None else cold_kept
     ahead = batches_ahead([*request.run.settings, *request.candidate])
     planned = functools.partial(plan_window, request.run, pilots, num_ahead=ahead, cold_kept=cold_kept)
     whole = planned()
@@ -214,19 +213,21 @@ def plan(
     enough = min(whole.num_steps, math.ceil(MIN_WINDOW_S / whole.step_s))
     few = min(whole.num_steps, math.ceil(LEAST_WINDOW_S / whole.step_s))
     floor = min(whole.num_steps, max(fewest_steps(request.run, whole.step_s), ahead))
-    for least in (max(enough, floor), max(few, floor)):
-        for num_pairs in numbers:
-            try:
-                num_runs = 2 * most_in_a_lane(num_pairs, num_lanes)
-                window = planned(num_runs=num_runs, budget_s=left_s)
-            except UsageError:
-                continue
-            if window.num_steps >= least and num_runs * window.run_s <= left_s:
-                return window, num_pairs
+    leasts = (max(enough, floor), max(few, floor))
+    for least, num_pairs in [(least, num) for some in (numbers, [fewest]) for least in leasts for num in some]:
+        try:
+            num_runs = 2 * most_in_a_lane(num_pairs, num_lanes)
+            window = planned(num_runs=num_runs, budget_s=left_s)
+        except UsageError:
+            continue
+        if window.num_steps >= least and num_runs * window.run_s <= left_s:
+            return window, num_pairs
+    shortest = min(whole.num_steps, max(few, floor, MIN_WINDOW_STEPS) if request.run.window_steps is None else math.inf)
+    run_s = whole.start_s + shortest * whole.step_s
     raise UsageError(
         f"An answer needs {fewest} pairs, and they do not fit into the {max(0.0, left_s):.0f} s left of the budget.",
-        hint=f"A pair takes about {2 * whole.run_s:.0f} s here: give at least "
-        f"--budget {math.ceil(2 * most_in_a_lane(fewest, num_lanes) * whole.run_s + request.budget_s - left_s)}s."
+        hint=f"A pair takes at least {2 * run_s:.0f} s here: give at least "
+        f"--budget {int(2 * most_in_a_lane(fewest, num_lanes) * run_s + request.budget_s - left_s) + 1}s."
         if request.budget_s is not None
         else "",
     )
@@ -406,8 +407,7 @@ def epoch_steps(records: Sequence[Record]) -> int | None:
 
 def num_steps_to_find(record: Record) -> int:
     """Return the number of steps that had passed when the cycle was fixed."""
-    cycle = record.last("cycle") or {}
-    return int(cycle.get("num_steps", 0))
+    return int((record.last("cycle") or {}).get("num_steps", 0))
 
 
 def found_warm(pilot: Outcome, other: Outcome, *, is_first: bool) -> Outcome | None:

@@ -37,13 +37,11 @@ CONFIDENCE = 0.95
 # A process that the kernel preempts is away for some milliseconds, which a short stretch contains or not.
 STRETCH_S = 0.15
 FEWEST_STEPS = 4
-# If epochs take at most this many stretches, a stretch contains whole epochs.
-MOST_STRETCHES_AN_EPOCH = 4
+MOST_STRETCHES_AN_EPOCH = 4  # if epochs take at most this many stretches, a stretch contains whole epochs
 # A candidate that ends the program with an error also ends the others' turns; they begin again without it.
 MOST_CRASHES = 2
 FEWEST_BLOCKS = 3
-# A start and a block of a candidate together take longer than this.
-LEAST_S = 5.0
+LEAST_S = 5.0  # a start and a block of a candidate together take longer than this
 CRASHED = "the program ended with an error while it was on"
 HAS_ALREADY = "the program has it already"
 """The agent's reason for giving up a candidate that would change nothing."""
@@ -216,7 +214,9 @@ def switch_arms(
             both["blocks"] = found.blocks | with_earlier(after.blocks)
             # A program that ends before enough blocks are complete goes through its steps again.
             made = max(map(len, after.blocks.values()), default=0)
-            again = enough is not None and after.ran_out and (not starts or made > 1) and not is_enough(after.blocks)
+            has_time = left_s - (time.monotonic() - began_s) >= LEAST_S
+            again = enough is not None and after.ran_out and has_time and (not starts or made > 1)
+            again = again and not is_enough(after.blocks)
             if again:
                 both["given_up"] = found.given_up
                 watcher.say(f"The command is run again for more blocks: {after.reason}.")
@@ -299,11 +299,12 @@ def why_left_behind(blocks: Sequence[Block]) -> str:
     ]
     if len(shifts) < 3:
         return ""
-    mean, spread = statistics.fmean(shifts), statistics.stdev(shifts) / math.sqrt(len(shifts))
+    mean, spread, _ = mean_of(shifts)
     p = 2 * float(stdtr(len(shifts) - 1, -abs(mean) / spread)) if spread else float(mean == 0)
     if abs(mean) <= LEFT_BEHIND or p > LEFT_BEHIND_ERROR:
         return ""
-    return f"once it is off again, a step takes {math.expm1(mean):+.0%} of what it took before"
+    change = f"{abs(math.expm1(mean)):.0%} {'more' if mean > 0 else 'less'} time"
+    return f"once it is off again, a step takes {change} than before, so no block counts"
 
 
 def _why_not(arm: Arm) -> str:
@@ -326,9 +327,7 @@ def _in_turns(
 ) -> SwitchedArms:
     """Return the results of one task, which `plan` makes, and the state of the program meanwhile.
 
-    Args:
-        runner: runner of a live run of the command with the baseline's settings.
-        keys: keys of the task's candidates.
+    `runner`: runner of a live run with the baseline's settings. `keys`: keys of the task's candidates.
     """
     tasks: list[SwitchArms] = []
     before: dict[str, int] = {}  # events of earlier tasks
@@ -356,11 +355,9 @@ def _in_turns(
     outcome = runner.outcome()
     record = next(iter(outcome.records), Record(outcome.folder, 0, 0.0))
     found, blocks = _said(record, keys, before, since_s), {}
-    crashed = None
     switched = record.events.get("arm_switched", [])[before.get("arm_switched", 0) :] if tasks else []
-    if outcome.run.ended_by == "command" and outcome.run.exit_code and switched:
-        # The program ended with an error while this candidate was on.
-        crashed = _key(switched[-1], keys)
+    failed = outcome.run.ended_by == "command" and outcome.run.exit_code and switched
+    crashed = _key(switched[-1], keys) if failed else None  # the candidate that was on at the error
     if crashed is not None:
         found.given_up[crashed] = ": ".join(filter(None, [CRASHED, error_line(outcome.folder)]))
     for key in (key for key in keys if key not in found.given_up):
@@ -371,8 +368,7 @@ def _in_turns(
             blocks[key] = whole
         elif crashed is None:
             # If another candidate ended the program, one more run serves those that it left without blocks.
-            why = reason or "the others were not whole"
-            found.given_up[key] = f"only {len(whole)} of its blocks count: {why}"
+            found.given_up[key] = f"only {len(whole)} of its blocks count: {reason or 'the others were not whole'}"
     return msgspec.structs.replace(
         found,
         blocks=blocks,

@@ -165,9 +165,7 @@ def test_without_leave_for_other_digits_it_waits_and_says_so():
     assert found == [] and row.setting == MODE and row.why == NAMED
     assert "--allow numerics" in row.reason
     waiting = study(not_offered=[row])
-    assert nothing_to_try(waiting) == (
-        f"Nothing to try; not offered: {MODE}; --allow numerics widens that."
-    )
+    assert nothing_to_try(waiting) == (f"Nothing to try; not offered: {MODE}; --allow numerics widens that.")
     assert not_offered(waiting).rows == [[str(MODE), row.reason, "kernels.fusable_s, shares.host"]]
 
 

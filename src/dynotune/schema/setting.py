@@ -40,8 +40,3 @@ def batches_ahead(settings: Iterable[Setting]) -> int:
         if one.knob in asked and isinstance(one.value, int):
             asked[one.knob] = max(asked[one.knob], one.value)
     return asked["loader.num_workers"] * asked["loader.prefetch_factor"]
-
-
-def most_workers(settings: Iterable[Setting]) -> int:
-    """Return the largest number of loader workers that a setting asks for, since batches come in bursts of so many."""
-    return max([0, *(int(str(one.value)) for one in settings if one.knob == "loader.num_workers")])

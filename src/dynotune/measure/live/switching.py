@@ -28,7 +28,7 @@ from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import Readback, RunSpec
-from dynotune.schema.setting import Setting, most_workers
+from dynotune.schema.setting import Setting
 from dynotune.schema.study import Estimate
 from dynotune.schema.task import SwitchArms
 
@@ -422,7 +422,9 @@ def _stretch_steps(records: Sequence[Record], stretch_s: float, step_s: float, a
 
 
 def _most_workers(arms: Sequence[Arm]) -> int:
-    return most_workers(one for arm in arms for one in arm.settings)
+    """Return the largest number of workers that an arm asks for, since batches come in bursts of so many."""
+    asked = (one.value for arm in arms for one in arm.settings if one.knob == "loader.num_workers")
+    return max([0, *(int(str(value)) for value in asked)])
 
 
 def _block(event: dict[str, Any]) -> Block | None:

@@ -8,7 +8,6 @@ from dynotune.text import words
 
 TWICE = 2.0
 """From this ratio on, a factor is easier to read than a percentage."""
-MOST_NAMES = 4
 _SAVES_TIME = ("throughput", "latency-p99", "time-to-first-step")
 
 
@@ -78,6 +77,6 @@ def to_try(study: Study) -> str:
     return f"To try: {settings}{left_out}."
 
 
-def _not_offered(study: Study) -> str:
+def _not_offered(study: Study, most: int = 4) -> str:
     ids = [str(row.setting) for row in study.not_offered]
-    return names(ids if len(ids) <= MOST_NAMES else [*ids[:MOST_NAMES], f"{len(ids) - MOST_NAMES} more"])
+    return names(ids if len(ids) <= most else [*ids[:most], f"{len(ids) - most} more"])

@@ -54,8 +54,9 @@ def slow_ranks(own_ns: Ints) -> list[int]:
         if np.median(slow, axis=1).min() - middling.max() <= np.ptp(middling):
             continue
         num_last, tries = int((slow.max(axis=0) > others.max(axis=0)).sum()), most * math.comb(num_ranks, num)
-        is_short = tries * (num / num_ranks) ** num_steps > CHANCE
-        if is_short or beyond_chance(num_last, num_steps, num / num_ranks, tries):
+        if tries * (num / num_ranks) ** num_steps > CHANCE or beyond_chance(
+            num_last, num_steps, num / num_ranks, tries
+        ):
             return list(map(int, order[:num]))
     return []
 

@@ -19,9 +19,8 @@ MOST_GPUS = 64
 """Most GPUs in one machine. A record with more is refused."""
 DIAGNOSE = "dynotune diagnose -- COMMAND watches it at work"
 
-MATTERS: dict[str, str] = tomllib.loads(files(__package__).joinpath("machine_differences.toml").read_text("utf-8"))[
-    "matters"
-]
+_DIFFERENCES = tomllib.loads(files(__package__).joinpath("machine_differences.toml").read_text("utf-8"))
+MATTERS: dict[str, str] = _DIFFERENCES["matters"]
 """Prefix of a fact to why a difference can matter, in the order of display; the longest prefix applies."""
 
 # Facts that identify a machine, or describe its state at this moment.

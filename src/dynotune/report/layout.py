@@ -28,7 +28,6 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 SEVERITY_STYLES: dict[Severity, str] = {"high": "bold red", "medium": "bold yellow", "low": "cyan"}
 KINDS_IN_WORDS = {
-    "speed": "",
     "start": "time to the first step",
     "jitter": "evenness of steps",
     "memory": "memory",
@@ -98,7 +97,7 @@ def finding_lines(finding: Finding, *, costs: str = "") -> RenderableType:
     headline = Text.assemble(
         (f"{finding.severity:<6}", SEVERITY_STYLES[finding.severity]), "  ", (words.plain(finding.id), "bold")
     )
-    about = KINDS_IN_WORDS[finding.kind]
+    about = KINDS_IN_WORDS.get(finding.kind, "")
     if about:
         headline.append(f"  {about}", style="dim")
     if isinstance(finding.share, float) and finding.share > 0:

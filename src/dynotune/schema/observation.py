@@ -435,7 +435,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         memory: memory of each rank on each of its devices.
     """
 
-    schema: str = "dynotune.observation/3"
+    schema: str = "dynotune.observation/2"
     command: list[str] = []
     facts: Facts = {}
     processes: list[ProcessState] | Unknown = Unknown("no command was run")

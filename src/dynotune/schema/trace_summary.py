@@ -224,12 +224,12 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
-    """Comparison of ranks. `stragglers`: the ranks that the others wait for, the slowest first; [] if none is late."""
+    """Comparison of ranks. `stragglers`: the ranks that the others wait for, the slowest first; old records lack it."""
 
     ranks: list[RankTime]
     imbalance: float | None
     aligned_by: Literal["clock", "collectives", "nothing"]
-    stragglers: list[Straggler] = []
+    stragglers: list[Straggler]
 
 
 class Called(msgspec.Struct, frozen=True, kw_only=True):

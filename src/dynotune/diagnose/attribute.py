@@ -214,7 +214,7 @@ def _recorded(trace: TraceSummary) -> _Recorded | Unknown:
     if not trace.num_steps:
         return Unknown("the steps in the trace are not known")
     late = _slowest_rank(trace)
-    # As for the trace's own shares: take the device with the longest window, then the busiest.
+    # Without a late rank, as for the trace's own shares: take the device with the longest window, then the busiest.
     device = max(trace.devices, key=lambda row: (row.rank == late, row.window_s, row.busy_s), default=None)
     hosts = [row for row in trace.hosts if device is None or row.rank == device.rank]
     host = max(hosts, key=lambda row: (row.rank == late, row.window_s), default=None)

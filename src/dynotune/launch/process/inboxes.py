@@ -1,4 +1,4 @@
-"""What one poll waits for: signals, as bytes in a pipe, and messages of dynotune and a supervisor, as JSON lines."""
+"""Receive signals, as bytes in a pipe, and messages of dynotune and a supervisor, as JSON lines: one poll for both."""
 
 from __future__ import annotations
 

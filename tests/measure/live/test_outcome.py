@@ -9,10 +9,11 @@ import pytest
 from dynotune.measure.live import cautions
 from dynotune.measure.live.outcome import Outcome, refuse_failed
 from dynotune.schema.errors import CannotRunHere, CommandFailed
+from dynotune.schema.run import Plan
 
 from ...fakes import run
 
-LAUNCH = SimpleNamespace(label="a run of the baseline")
+LAUNCH = SimpleNamespace(label="a run of the baseline", plan=Plan())
 
 
 def failed(folder, stderr, **fields):
@@ -64,3 +65,13 @@ def test_a_run_in_the_users_folder_itself_is_said_once_with_the_reason(fields, t
     assert len(said) == len(texts)
     for text, line in zip(texts, said, strict=True):
         assert text in line
+
+
+def test_a_step_function_that_never_returned_is_told_by_its_name(tmp_path):
+    (tmp_path / "stderr").write_text("")
+    record = SimpleNamespace(steps=[], last={"torch": {"t": 0.1}}.get)
+    outcome = Outcome(run=run(ended_by="timeout"), folder=tmp_path, launched_s=0.0, records=[], all_records=[record])
+    for named, said in ((None, "no batch, call or update"), ("train:stpe", "No call of train:stpe")):
+        launch = SimpleNamespace(label="a run", plan=Plan(step_function=named))
+        with pytest.raises(CannotRunHere, match=said):
+            refuse_failed(outcome, launch, 60.0)

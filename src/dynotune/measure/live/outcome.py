@@ -21,6 +21,7 @@ from dynotune.schema.run import Process, Readback, Run, TimedWindow
 from dynotune.schema.setting import Setting
 
 NUM_LAST_LINES = 12
+STEP_FUNCTION = "--step-function module:function (__main__:name for the script's own)"
 # EXDEV and EOVERFLOW: an overlay gives these errors for operations that the folder below it allows.
 _OF_THE_VIEW = re.compile("|".join(map(os.strerror, (errno.EXDEV, errno.EOVERFLOW))))
 
@@ -133,7 +134,7 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
             hint="Give more with --timeout, or fewer steps with --warmup and --steps.",
         )
     if outcome.num_steps == 0:
-        raise _no_step(run, outcome.all_records, limit_s, lines)
+        raise _no_step(outcome, launch, limit_s, lines)
 
 
 def _of_memory(outcome: Outcome, lines: Sequence[str]) -> str:
@@ -144,32 +145,29 @@ def _of_memory(outcome: Outcome, lines: Sequence[str]) -> str:
     return why_memory_ran_out(lines, batch=steps[-1].num_samples if steps else None)
 
 
-def _no_step(run: Run, records: Sequence[Record], limit_s: float, lines: tuple[str, ...]) -> CannotRunHere:
+def _no_step(outcome: Outcome, launch: LaunchPlan, limit_s: float, lines: tuple[str, ...]) -> CannotRunHere:
     """Explain why there was no step, as far as the records show."""
+    run, records = outcome.run, outcome.all_records
     after = f"in {limit_s:.0f} s" if run.ended_by == "timeout" else f"before it ended, after {run.wall_s:.1f} s"
-    seen = f" It printed last: {lines[-1]}" if lines else ""
-    background = "If it starts the work in the background and ends, give the command that does the work."
-    if input_is_pipe():
-        background = (
-            f"What it reads from standard input has to be a file (< FILE): a pipe is not handed on. {background}"
-        )
+    num_events = max((int((record.last("exit") or {}).get("num_events", 0)) for record in records), default=0)
+    hint = "Is it the right command?"
     if not records:
-        return CannotRunHere(
-            f"No Python of this command began a record {after}.{seen}",
-            hint="It is not Python, clears its environment, or starts Python with -I, -E or -S, which switch our agent "
-            f"off. {background}",
-        )
-    if not any(record.last("torch") for record in records):
-        return CannotRunHere(
-            f"The command did not import torch {after}.{seen}", hint=f"Is it the right command? {background}"
-        )
-    num_events = max(int((record.last("exit") or {}).get("num_events", 0)) for record in records)
-    found = f"{num_events} events, but no cycle among them" if num_events else "no batch, call or update"
-    return CannotRunHere(
-        f"The command made no step that dynotune can see {after}; seen: {found}.{seen}",
-        hint="Name the function whose return ends a step with --step-function module:function (__main__:name for the "
-        f"script's own), or call dynotune.step() there. {background}",
-    )
+        why = f"No Python of this command began a record {after}."
+        hint = "It is not Python, clears its environment, or starts Python with -I, -E or -S: our agent is off then."
+    elif not any(record.last("torch") for record in records):
+        why = f"The command did not import torch {after}."
+    elif named := launch.plan.step_function:
+        why = f"No call of {named} (--step-function) ended {after}."
+        hint = "Is it module:function, with the module's name as the program imports it (__main__ for its script)?"
+    else:
+        found = f"{num_events} events, but no cycle among them" if num_events else "no batch, call or update"
+        why = f"The command made no step that dynotune can see {after}; seen: {found}."
+        hint = f"Name the function whose return ends a step with {STEP_FUNCTION}, or call dynotune.step() there."
+    why += f" It printed last: {lines[-1]}" if lines else ""
+    if input_is_pipe():
+        hint += " What it reads from standard input has to be a file (< FILE): a pipe is not handed on."
+    hint += " If it starts the work in the background and ends, give the command that does the work."
+    return CannotRunHere(why, hint=hint)
 
 
 def _in_words(exit_code: int) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.live.outcome import Outcome
+from dynotune.measure.live.outcome import STEP_FUNCTION, Outcome
 from dynotune.measure.live.request import CompareRequest
 from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS, steady_from, window_length
 from dynotune.schema.comparison import TELLING_PAIRS
@@ -137,7 +137,7 @@ class UntilStep:
                 if self._compiles()
                 else f"No step in the first {NO_STEP_S:.0f} s: the command may still be starting. If it is at its work "
                 "by now, its batches, calls of modules and updates show no cycle: stop it, and name the function whose "
-                "return ends a step with --step-function module:function (__main__:name for the script's own)."
+                f"return ends a step with {STEP_FUNCTION}."
             )
         return self._enough(records)
 

@@ -17,8 +17,10 @@ from dynotune.schema.comparison import MAX_PAIRS
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Study
-from dynotune.search.bench import arm
+from dynotune.search.bench import BASELINE, arm
 from dynotune.search.outcomes import _single
+from dynotune.search.prune import _affordable_blocks
+from dynotune.search.running import Search
 from dynotune.search.study import search
 
 from ..fakes import changed
@@ -136,6 +138,17 @@ def test_the_live_run_goes_before_any_other() -> None:
     assert order[:2] == ["test", "switch"] and order.count("switch") == 1
 
 
+@pytest.mark.parametrize(("num_lanes", "blocks"), [(1, 6), (2, 6), (4, 4), (5, 5), (8, 6)])
+def test_a_round_leaves_no_lane_waiting_for_its_last_blocks(num_lanes: int, blocks: int) -> None:
+    class Several(SimulatedBench):
+        def all_lanes(self):
+            return [lanes.Lane(number) for number in range(num_lanes)]
+
+    bench = Several(Table(), budget_s=4000.0)
+    work = Search(study_of(QUICK, budget_s=4000.0), bench, lambda study: None, Silent())
+    assert _affordable_blocks(work, [BASELINE, arm([QUICK[0].setting])]) == blocks
+
+
 # Proof within one process, where starts leave no time for fresh pairs
 
 
@@ -155,6 +168,23 @@ def test_the_bundle_is_proved_within_one_process_where_the_time_holds_no_fresh_p
     assert any("steps alone" in warning for warning in study.warnings)
     assert {phase for _, phase, _ in bench.ran} == {"pilot"}, "it is started once with the recipe, and no more"
     assert bench.tested[0] == arm(one.setting for one in QUICK).key
+
+
+def test_another_value_that_is_faster_than_the_proved_bundle_is_proved_in_its_place() -> None:
+    values = [candidate(f"quick0={value}", in_process=True) for value in (5, 8)]
+    table = Table({"quick0=5": 0.4, "quick0=8": 0.9}, **SLOW_START)
+    study, bench, _ = within(table, [*values, *QUICK[1:2]], switch_sd=0.01)
+    assert "quick0=5" in bench.tested[0] and bench.tested[1:] == ["quick0=8"]
+    assert recipe(study) == {"quick0=8"} and kinds(study)["quick0=5"] == "not-needed"
+
+
+def test_what_ran_only_beside_another_value_was_tried() -> None:
+    needing = candidate("needing=1", in_process=True, needs=["quick0=5"])
+    values = [candidate(f"quick0={value}", in_process=True) for value in (5, 8)]
+    table = Table({"quick0=5": 0.4, "quick0=8": 0.9}, **SLOW_START)
+    study, bench, _ = within(table, [*values, needing], switch_sd=0.01)
+    assert recipe(study) == {"quick0=8"} and "needing=1" in bench.tested[0]
+    assert kinds(study)["needing=1"] != "not-tried"
 
 
 def test_a_bundle_that_holds_what_does_nothing_stands_if_there_is_no_time_to_prune_it() -> None:

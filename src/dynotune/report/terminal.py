@@ -51,7 +51,7 @@ class Progress:
         self._console = console
         self._status: Status | None = None
         # FORCE_COLOR, as in a log or a notebook, makes no terminal of what cannot be drawn over.
-        self._is_live = console.is_terminal and (not console.stderr or console.file.isatty())
+        self._is_log = not (console.is_terminal and (not console.stderr or console.file.isatty()))
         self._what, self._began_s, self._told_s = "", monotonic(), monotonic()
 
     def __enter__(self) -> Progress:
@@ -62,19 +62,19 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Write a line that stays on the screen."""
-        self._console.print(Text(redaction.redacted(text), style="dim"), soft_wrap=True)
+        self._console.print(Text(redaction.redacted(text), style="dim"), soft_wrap=self._is_log)
 
     def warn(self, text: str) -> None:
         """Write a warning that stays on the screen."""
-        self._console.print(Text.assemble(("warning: ", "yellow"), redaction.redacted(text)), soft_wrap=True)
+        self._console.print(Text.assemble(("warning: ", "yellow"), redaction.redacted(text)), soft_wrap=self._is_log)
 
     def running(self, what: str) -> None:
         """Show what is in progress, in place of the previous text; in a log once a minute."""
         self._what = redaction.redacted(what)
-        if not self._is_live and monotonic() - self._told_s >= LOG_EVERY_S:
+        if self._is_log and monotonic() - self._told_s >= LOG_EVERY_S:
             self._told_s = monotonic()
-            self._console.print(self, soft_wrap=True)
-        elif self._is_live and self._status is None:
+            self._console.print(self, soft_wrap=self._is_log)
+        elif not self._is_log and self._status is None:
             self._status = self._console.status(self, spinner_style="dim")
             self._status.start()
 
@@ -106,13 +106,13 @@ class Progress:
                 f"candidate {words.value(pair.candidate_s, objective, unit)}  ",
                 (words.times(pair.baseline_s / pair.candidate_s), "bold"),
             ),
-            soft_wrap=True,
+            soft_wrap=self._is_log,
         )
 
     def voided(self, voided: Voided) -> None:
         """Show that a pair does not count, and why."""
         self._clear()
-        self._console.print(_void(f"pair {voided.pair:>2} void: ", voided), soft_wrap=True)
+        self._console.print(_void(f"pair {voided.pair:>2} void: ", voided), soft_wrap=self._is_log)
 
     def _clear(self) -> None:
         if self._status is not None:

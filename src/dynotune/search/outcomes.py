@@ -11,7 +11,7 @@ from dynotune.search.bench import arm
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import CONFIDENCE, counts, value_of
 from dynotune.search.running import Search, gave_nothing, outcome_of_failure
-from dynotune.search.switch import proved_within, switched
+from dynotune.search.switch import beats, proved_within, switched
 
 LATE = "the time was too short to decide it"
 # The gain for which the required number of pairs is computed.
@@ -133,9 +133,8 @@ def _disturbed(study: Study) -> str:
     """Return a text on how many runs do not count, if most runs do not count; else ""."""
     timed = [trial for trial in study.trials if trial.ended == "measured" and trial.block > 0]
     num_void = sum(bool(trial.void) for trial in timed)
-    if num_void <= MOST_VOID * len(timed):
-        return ""
-    return f"{num_void} of {len(timed)} runs were disturbed from outside and do not count"
+    told = f"{num_void} of {len(timed)} runs were disturbed from outside and do not count"
+    return told if num_void > MOST_VOID * len(timed) else ""
 
 
 # Each candidate
@@ -158,6 +157,8 @@ def _outcome(work: Search, one: Candidate, proved: list[Setting]) -> CandidateOu
         return _by_gain(study, single)
     if study.selected and one.setting in study.selected:
         return CandidateOutcome("unproved", f"It was to be confirmed, but {LATE}.")
+    if any(one.setting in each.candidate_settings for each in study.within):
+        return CandidateOutcome("unproved", f"It ran only together with other settings; {LATE}.")
     beside = f"it only matters together with {words.either(one.needs)}" if one.needs else ""
     if beside and all(work.failure(id_) is not None for id_ in one.needs):
         return CandidateOutcome("not-tried", f"{words.capitalised(beside)}, which did not run.")
@@ -206,11 +207,11 @@ def _other_value(study: Study, one: Candidate) -> CandidateOutcome | None:
     """Return the outcome of a value that replaced another value of its knob; None if it did not."""
     stood_in = any(one.id in found.values for found in study.rounds)
     chosen = next((each for each in study.selected or [] if each.knob == one.setting.knob), one.setting)
-    if chosen != one.setting and (stood_in or any(one.setting in found.whole for found in study.rounds)):
-        return CandidateOutcome("not-needed", f"{chosen} was faster together with the others.")
-    if not stood_in:
-        return None
-    return CandidateOutcome("no-effect", "No value of this knob was useful together with the others.")
+    is_beaten = beats(_single(study, str(chosen)), _single(study, one.id))
+    if chosen != one.setting and (stood_in or is_beaten or any(one.setting in found.whole for found in study.rounds)):
+        return CandidateOutcome("not-needed", f"{chosen} was faster.")
+    useless = "No value of this knob was useful together with the others."
+    return CandidateOutcome("no-effect", useless) if stood_in else None
 
 
 def _worth(study: Study, one: Candidate) -> Estimate | None:

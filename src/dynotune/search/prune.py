@@ -51,8 +51,9 @@ def prune(work: Search) -> list[Setting]:
             # The remaining time is enough for the confirmation only.
             return whole
         work.update(rounds=[first])
-        names = words.names(whole)
-        work.watcher.say(f"Fresh runs of {names} together, and without each, in {first.num_blocks} blocks.")
+        work.watcher.say(
+            f"Fresh runs of {words.names(whole)} together, and without each, in {first.num_blocks} blocks."
+        )
     if first.kind == "alone":
         return _alone(work, first)
     _run(work, first)
@@ -168,7 +169,9 @@ def _affordable_blocks(work: Search, arms: Sequence[Arm], num_later: int = 0) ->
     block_s = math.fsum(work.bench.run_s(one) for one in arms)
     if not math.isfinite(left_s):
         return MOST_BLOCKS
-    return max(0, min(MOST_BLOCKS, len(work.bench.all_lanes()) * int(left_s / block_s)))
+    num_lanes = len(work.bench.all_lanes())
+    num = max(0, min(MOST_BLOCKS, num_lanes * int(left_s / block_s)))
+    return num - num % num_lanes if num > num_lanes else num  # lanes that wait for the last blocks save no time
 
 
 # Rounds
@@ -187,8 +190,7 @@ def _run(work: Search, round_: Round) -> None:
 
 
 def _next_block(work: Search) -> int:
-    last = work.study.rounds[-1]
-    return last.first_block + last.num_blocks
+    return work.study.rounds[-1].first_block + work.study.rounds[-1].num_blocks
 
 
 def _compared(work: Search, larger: Arm, smaller: Arm, label: str) -> Gain | None:

@@ -201,11 +201,8 @@ class Search:
 
 def gave_nothing(trial: Trial) -> bool:
     """Return whether the arm itself failed or gave no value. A pilot needs no value."""
-    if trial.void:
-        return False
-    if trial.ended != "measured":
-        return True
-    return trial.block > 0 and (trial.value is None or not 0 < trial.value < math.inf)
+    has_value = trial.block == 0 or (trial.value is not None and 0 < trial.value < math.inf)
+    return not trial.void and not (trial.ended == "measured" and has_value)
 
 
 def in_place(phase: Phase, block: int) -> str:

@@ -83,6 +83,10 @@ def switched(study: Study) -> dict[str, Estimate]:
     return {one.arm: one for one in study.estimates if one.phase == "switch"}
 
 
+def beats(one: Estimate | None, other: Estimate | None) -> bool:
+    return one is not None and other is not None and one.ci is not None and one.ci[0] > other.speedup
+
+
 def proved_within(study: Study) -> Comparison | None:
     """Return the fastest arm that blocks within one process proved, the smaller of equals; None without one."""
     faster = [one for one in study.within if one.verdict == "faster" and one.speedup is not None]
@@ -154,24 +158,24 @@ def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: 
 
 
 def _left(work: Search, quick: Sequence[Candidate]) -> list[Setting]:
-    """Return the settings of the proved bundle that seem necessary; without one, the arm that seems fastest."""
-    known, proved = switched(work.study), proved_within(work.study)
-    alive = [one for one in quick if one.id not in work.study.outcomes]
-    if proved is not None:
-        # Two settings that save the same work are both dropped here. The test then shows it, and the bundle stays.
-        whole = arm(proved.candidate_settings)
-        before, needed = known.get(whole.key), [one.setting for one in alive if one.setting in whole.settings]
-        for one in needed.copy():
-            rest = known.get(arm(other for other in whole.settings if other != one).key)
-            if before is not None and rest is not None and rest.speedup * (1 + work.study.margin) >= before.speedup:
-                needed.remove(one)
-        return complete([one for one in whole.settings if one in needed], quick)
-    if not known:
-        # There was no time to find the best arm: take the most promising one.
-        return complete([one.setting for one in alive[:1]], quick)
-    faster = {key for key, one in known.items() if one.speedup > 1 + work.study.margin}
-    arms = [one for one in _arms(work.study, quick) if one.key in faster]
-    return list(max(arms, key=lambda one: known[one.key].speedup, default=BASELINE).settings)
+    """Return the arm that seems fastest, or the settings of the proved bundle that seem necessary."""
+    known, proved, margin = switched(work.study), proved_within(work.study), work.study.margin
+    alive = [one.setting for one in quick if one.id not in work.study.outcomes]
+    ranked = [one for one in _arms(work.study, quick) if one.key in known]
+    fastest = max(ranked, key=lambda one: known[one.key].speedup, default=arm(complete(alive[:1], quick)))
+    if proved is None:
+        # Without estimates, the most promising setting.
+        return list(fastest.settings) if not ranked or known[fastest.key].speedup > 1 + margin else []
+    whole = arm(proved.candidate_settings)
+    if beats(known.get(fastest.key), before := known.get(whole.key)):
+        return list(fastest.settings)  # such as another value of a knob
+    # Two settings that save the same work are both dropped here. The test then shows it, and the bundle stays.
+    needed = [one for one in alive if one in whole.settings]
+    for one in needed.copy():
+        rest = known.get(arm(other for other in whole.settings if other != one).key)
+        if before is not None and rest is not None and rest.speedup * (1 + margin) >= before.speedup:
+            needed.remove(one)
+    return complete([one for one in whole.settings if one in needed], quick)
 
 
 # Each setting in turns

@@ -26,8 +26,7 @@ def size(study: Study, speedup: float) -> str:
     saves_time = study.run.objective in _SAVES_TIME
     if saves_time and speedup >= TWICE:
         return f"{speedup:.3g} times as fast"
-    change = speedup - 1 if saves_time else 1 - 1 / speedup
-    percent = f"{abs(change):,.1%}"
+    percent = f"{abs(speedup - 1 if saves_time else 1 - 1 / speedup):,.1%}"
     return f"{percent} {better if speedup >= 1 else worse}" if percent != "0.0%" else "as good as equal"
 
 

@@ -208,6 +208,14 @@ def test_a_lane_that_is_slower_by_more_than_noise_is_left_out_and_said(watcher):
     assert "12.1 ms in lane 2" in paces
 
 
+def test_one_lane_that_happens_to_be_fast_makes_no_other_lane_slow(watcher):
+    """Runs of a program that waits for its host differ by a tenth, in whichever lane they are."""
+    paces = {1: 0.00492, 2: 0.00449, 3: 0.00501, 4: 0.00495}
+    assert len(found(pilot(0.0061), lambda lane: pilot(paces[lane.number]), watcher)) == 4
+    slow = found(pilot(0.0061), lambda lane: pilot(0.006 if lane.number == 3 else paces[lane.number]), watcher)
+    assert [lane.number for lane in slow] == [1, 2, 4]
+
+
 def test_lanes_that_are_a_little_slower_by_more_than_noise_are_not_used(watcher):
     assert found(pilot(0.010), lambda lane: pilot(0.0107), watcher) == [lanes.WHOLE]
 

@@ -164,8 +164,8 @@ def _no_step(outcome: Outcome, launch: LaunchPlan, limit_s: float, lines: tuple[
         why = f"The command made no step that dynotune can see {after}; seen: {found}."
         hint = f"Name the function whose return ends a step with {STEP_FUNCTION}, or call dynotune.step() there."
     why += f" It printed last: {lines[-1]}" if lines else ""
-    if input_is_pipe():
-        hint += " What it reads from standard input has to be a file (< FILE): a pipe is not handed on."
+    hint += " Its standard input has to be a file (< FILE): a pipe is not handed on." if input_is_pipe() else ""
+    hint += " If it was still starting, give it more time with --timeout." if run.ended_by == "timeout" else ""
     hint += " If it starts the work in the background and ends, give the command that does the work."
     return CannotRunHere(why, hint=hint)
 

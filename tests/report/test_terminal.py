@@ -189,3 +189,13 @@ def test_progress_says_a_pair_in_the_unit_of_its_objective():
     with progress:
         progress.finished(Pair("baseline", 3 << 30, 2 << 30), number=1, max_pairs=4, objective="memory")
     assert file.getvalue() == "pair  1/4  baseline 3.00 GiB, candidate 2.00 GiB  1.50×\n"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_is_said_wraps_at_words_on_a_terminal_and_is_one_line_in_a_log(is_terminal):
+    file, text = io.StringIO(), "it is 5.59 times as fast " * 20
+    with Progress(Console(file=file, width=77, force_terminal=is_terminal, no_color=True)) as progress:
+        progress.say(text.strip())
+    lines = [line for line in file.getvalue().splitlines() if "fast" in line]
+    assert (len(lines) > 1) == is_terminal
+    assert sum(line.count("5.59") for line in lines) == 20

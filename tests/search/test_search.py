@@ -16,7 +16,7 @@ from dynotune.schema import document
 from dynotune.schema.comparison import MAX_PAIRS
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
-from dynotune.schema.study import Study
+from dynotune.schema.study import Ended, Study
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.outcomes import _single
 from dynotune.search.prune import _affordable_blocks
@@ -139,7 +139,7 @@ def test_the_live_run_goes_before_any_other() -> None:
 
 
 @pytest.mark.parametrize(("num_lanes", "blocks"), [(1, 6), (2, 6), (4, 4), (5, 5), (8, 6)])
-def test_a_round_leaves_no_lane_waiting_for_its_last_blocks(num_lanes: int, blocks: int) -> None:
+def test_a_second_round_in_lanes_leaves_no_lane_waiting(num_lanes: int, blocks: int) -> None:
     class Several(SimulatedBench):
         def all_lanes(self):
             return [lanes.Lane(number) for number in range(num_lanes)]
@@ -176,15 +176,26 @@ def test_another_value_that_is_faster_than_the_proved_bundle_is_proved_in_its_pl
     study, bench, _ = within(table, [*values, *QUICK[1:2]], switch_sd=0.01)
     assert "quick0=5" in bench.tested[0] and bench.tested[1:] == ["quick0=8"]
     assert recipe(study) == {"quick0=8"} and kinds(study)["quick0=5"] == "not-needed"
+    assert "With quick0=5 and quick1=1 it is" in study.outcomes["quick0=5"].reason.replace(", ", " and ")
 
 
-def test_what_ran_only_beside_another_value_was_tried() -> None:
-    needing = candidate("needing=1", in_process=True, needs=["quick0=5"])
+def test_a_bundle_with_a_setting_that_costs_time_is_pruned_of_what_does_nothing_too() -> None:
+    study, _, _ = within(Table({"quick0=1": 0.4, "quick2=1": -0.2}, **SLOW_START), QUICK, switch_sd=0.01)
+    assert recipe(study) == {"quick0=1"}
+
+
+@pytest.mark.parametrize("ended", ["out-of-memory", "wrong-results"])
+def test_what_was_proved_first_is_the_recipe_if_the_faster_value_fails_from_the_start(ended: Ended) -> None:
+    class FailsFromTheStart(SimulatedBench):
+        def run(self, arm, phase, block, *lane):
+            trial = super().run(arm, phase, block)
+            return replace(trial, ended=ended, detail="planned") if "quick0=8" in arm.key else trial
+
     values = [candidate(f"quick0={value}", in_process=True) for value in (5, 8)]
     table = Table({"quick0=5": 0.4, "quick0=8": 0.9}, **SLOW_START)
-    study, bench, _ = within(table, [*values, needing], switch_sd=0.01)
-    assert recipe(study) == {"quick0=8"} and "needing=1" in bench.tested[0]
-    assert kinds(study)["needing=1"] != "not-tried"
+    bench = FailsFromTheStart(table, budget_s=THREE_MINUTES_S, switch_sd=0.01)
+    study = search(study_of(values, budget_s=THREE_MINUTES_S), bench, lambda study: None, Silent())
+    assert recipe(study) == {"quick0=5"} and kinds(study)["quick0=8"] == ended
 
 
 def test_a_bundle_that_holds_what_does_nothing_stands_if_there_is_no_time_to_prune_it() -> None:

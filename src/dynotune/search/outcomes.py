@@ -11,7 +11,7 @@ from dynotune.search.bench import arm
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import CONFIDENCE, counts, value_of
 from dynotune.search.running import Search, gave_nothing, outcome_of_failure
-from dynotune.search.switch import beats, proved_within, switched
+from dynotune.search.switch import proved_within, switched
 
 LATE = "the time was too short to decide it"
 # The gain for which the required number of pairs is computed.
@@ -102,7 +102,7 @@ def _verdict(study: Study, spread: float | None) -> str:
         return "Nothing was tried: the time was too short."
     if study.selected:
         ended = confirmed.reason.rstrip(".") if confirmed is not None and not confirmed.pairs else ""
-        why = _disturbed(study) or _broken(study, study.selected) or _lower(ended) or LATE
+        why = _disturbed(study) or _broken(study, study.selected) or ended[:1].lower() + ended[1:] or LATE
         verb = "was" if len(study.selected) == 1 else "were"
         return f"Nothing is proved: {words.names(study.selected)} {verb} to be proved, but {why}."
     if all(kind in _BROKEN for kind in kinds):
@@ -126,7 +126,8 @@ def _broken(study: Study, selected: list[Setting]) -> str:
     """Return why the settings to be confirmed, or one of them, gave no measurement; else ""."""
     keys = [arm(selected).key, *map(str, selected)]
     found = next((trial for trial in study.trials if trial.arm in keys and gave_nothing(trial)), None)
-    return _lower(outcome_of_failure(found).reason.rstrip(".")) if found is not None else ""
+    reason = outcome_of_failure(found).reason.rstrip(".") if found is not None else ""
+    return reason[:1].lower() + reason[1:]
 
 
 def _disturbed(study: Study) -> str:
@@ -151,14 +152,16 @@ def _outcome(work: Search, one: Candidate, proved: list[Setting]) -> CandidateOu
         return known
     if failed := work.failure(one.id):
         return outcome_of_failure(failed)
+    within = [each for each in study.within if each.verdict == "faster" and one.setting in each.candidate_settings]
+    if confirmed is not None and confirmed.within and proved and within:
+        seen = f"With {words.names(within[-1].candidate_settings)} it is {_seen(study, within[-1])}"
+        return CandidateOutcome("not-needed", f"{seen}; the recipe is at least as fast without it.")
     if (found := _other_value(study, one) or _left_out(study, one)) is not None:
         return found
     if (single := _single(study, one.id)) is not None:
         return _by_gain(study, single)
     if study.selected and one.setting in study.selected:
         return CandidateOutcome("unproved", f"It was to be confirmed, but {LATE}.")
-    if any(one.setting in each.candidate_settings for each in study.within):
-        return CandidateOutcome("unproved", f"It ran only together with other settings; {LATE}.")
     beside = f"it only matters together with {words.either(one.needs)}" if one.needs else ""
     if beside and all(work.failure(id_) is not None for id_ in one.needs):
         return CandidateOutcome("not-tried", f"{words.capitalised(beside)}, which did not run.")
@@ -207,9 +210,8 @@ def _other_value(study: Study, one: Candidate) -> CandidateOutcome | None:
     """Return the outcome of a value that replaced another value of its knob; None if it did not."""
     stood_in = any(one.id in found.values for found in study.rounds)
     chosen = next((each for each in study.selected or [] if each.knob == one.setting.knob), one.setting)
-    is_beaten = beats(_single(study, str(chosen)), _single(study, one.id))
-    if chosen != one.setting and (stood_in or is_beaten or any(one.setting in found.whole for found in study.rounds)):
-        return CandidateOutcome("not-needed", f"{chosen} was faster.")
+    if chosen != one.setting and (stood_in or any(one.setting in found.whole for found in study.rounds)):
+        return CandidateOutcome("not-needed", f"{chosen} was faster together with the others.")
     useless = "No value of this knob was useful together with the others."
     return CandidateOutcome("no-effect", useless) if stood_in else None
 
@@ -275,7 +277,3 @@ def _seen(study: Study, confirmed: Comparison) -> str:
     unit, where = ("block", " within one process") if confirmed.within else ("pair", "")
     pairs = f"{confirmed.num_pairs} {unit}{'s' * (confirmed.num_pairs != 1)}{where}"
     return f"{words.size(study, confirmed.speedup)} ({words.interval(study, confirmed.ci)}, {pairs})"
-
-
-def _lower(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]

@@ -83,7 +83,9 @@ def _as_launched(work: Search, settings: list[Setting]) -> list[Setting]:
         work.pilot(one)
     except OutOfTime:
         work.warn(f"The command was not started with {one.key} yet: there was no time. dynotune recipe verify does.")
-    return settings
+    # If it fails, another arm may be proved.
+    other = proved_within(work.study) if work.failure(one.key) is not None else None
+    return settings if other is None else _as_launched(work, other.candidate_settings)
 
 
 # The bundle

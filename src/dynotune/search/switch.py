@@ -16,7 +16,7 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
 from dynotune.search import words
 from dynotune.search.bench import BASELINE, Arm, Tested, arm, complete
-from dynotune.search.running import Search, alone, in_predicted_order
+from dynotune.search.running import Search, alone, gave_nothing, in_predicted_order
 
 SHARE, SHARE_COMPILING = 0.2, 0.4
 """Share of the time left, if fresh runs follow. Arms leave their compiled code in the caches of these runs."""
@@ -83,13 +83,10 @@ def switched(study: Study) -> dict[str, Estimate]:
     return {one.arm: one for one in study.estimates if one.phase == "switch"}
 
 
-def beats(one: Estimate | None, other: Estimate | None) -> bool:
-    return one is not None and other is not None and one.ci is not None and one.ci[0] > other.speedup
-
-
 def proved_within(study: Study) -> Comparison | None:
     """Return the fastest arm that blocks within one process proved, the smaller of equals; None without one."""
-    faster = [one for one in study.within if one.verdict == "faster" and one.speedup is not None]
+    failed = {trial.arm for trial in study.trials if gave_nothing(trial)}
+    faster = [one for one in study.within if one.verdict == "faster" and arm(one.candidate_settings).key not in failed]
     best = max((one.speedup or 0.0 for one in faster), default=0.0)
     equal = [one for one in faster if (one.speedup or 0.0) * (1 + study.margin) >= best]
     return min(equal, key=lambda one: len(one.candidate_settings), default=None)
@@ -161,14 +158,17 @@ def _left(work: Search, quick: Sequence[Candidate]) -> list[Setting]:
     """Return the arm that seems fastest, or the settings of the proved bundle that seem necessary."""
     known, proved, margin = switched(work.study), proved_within(work.study), work.study.margin
     alive = [one.setting for one in quick if one.id not in work.study.outcomes]
+    whole = BASELINE if proved is None else arm(proved.candidate_settings)
     ranked = [one for one in _arms(work.study, quick) if one.key in known]
+    if proved is not None:  # only what the bundle does not hold, such as another value of a knob
+        ranked = [one for one in ranked if not {*one.settings} & {*whole.settings} and {*one.settings} <= {*alive}]
     fastest = max(ranked, key=lambda one: known[one.key].speedup, default=arm(complete(alive[:1], quick)))
     if proved is None:
         # Without estimates, the most promising setting.
         return list(fastest.settings) if not ranked or known[fastest.key].speedup > 1 + margin else []
-    whole = arm(proved.candidate_settings)
-    if beats(known.get(fastest.key), before := known.get(whole.key)):
-        return list(fastest.settings)  # such as another value of a knob
+    before, ci = known.get(whole.key), known[fastest.key].ci if ranked else None
+    if before is not None and ci is not None and ci[0] > before.speedup:
+        return complete(fastest.settings, quick)
     # Two settings that save the same work are both dropped here. The test then shows it, and the bundle stays.
     needed = [one for one in alive if one in whole.settings]
     for one in needed.copy():

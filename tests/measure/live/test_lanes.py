@@ -212,6 +212,8 @@ def test_one_lane_that_happens_to_be_fast_makes_no_other_lane_slow(watcher):
     """Runs of a program that waits for its host differ by a tenth, in whichever lane they are."""
     paces = {1: 0.00492, 2: 0.00449, 3: 0.00501, 4: 0.00495}
     assert len(found(pilot(0.0061), lambda lane: pilot(paces[lane.number]), watcher)) == 4
+    two = {Lane(number): pilot(paces[number]) for number in (1, 2)}
+    assert lanes.slower(pilot(0.0061), two) == {}
     slow = found(pilot(0.0061), lambda lane: pilot(0.006 if lane.number == 3 else paces[lane.number]), watcher)
     assert [lane.number for lane in slow] == [1, 2, 4]
 

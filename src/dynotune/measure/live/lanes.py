@@ -338,7 +338,7 @@ def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, tuple
     cold disk. One fast lane does not make the others slow: runs that wait for the host differ by a tenth.
     """
     paces = {lane: _pace(outcome) for lane, outcome in {WHOLE: alone, **together}.items()}
-    best, best_se = min(paces[WHOLE], statistics.median_low([paces[lane] for lane in together] or [paces[WHOLE]]))
+    best, best_se = min(paces[WHOLE], statistics.median_high([paces[lane] for lane in together] or [paces[WHOLE]]))
     found = {}
     for lane in together:
         log, se = paces[lane]

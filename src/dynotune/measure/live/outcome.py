@@ -157,8 +157,8 @@ def _no_step(outcome: Outcome, launch: LaunchPlan, limit_s: float, lines: tuple[
     elif not any(record.last("torch") for record in records):
         why = f"The command did not import torch {after}."
     elif named := launch.plan.step_function:
-        why = f"No call of {named} (--step-function) ended {after}."
-        hint = "Is it module:function, with the module's name as the program imports it (__main__ for its script)?"
+        why = f"The command made no step {after}: no call of {named} (--step-function) returned."
+        hint = "Name module:function, with the module as the program imports it (__main__ for its script)."
     else:
         found = f"{num_events} events, but no cycle among them" if num_events else "no batch, call or update"
         why = f"The command made no step that dynotune can see {after}; seen: {found}."

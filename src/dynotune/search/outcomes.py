@@ -11,7 +11,7 @@ from dynotune.search.bench import arm
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import CONFIDENCE, counts, value_of
 from dynotune.search.running import Search, gave_nothing, outcome_of_failure
-from dynotune.search.switch import proved_within, switched
+from dynotune.search.switch import faster_within, proved_within, switched
 
 LATE = "the time was too short to decide it"
 # The gain for which the required number of pairs is computed.
@@ -26,11 +26,9 @@ def conclude(work: Search) -> None:
     confirmed = _within(work) or work.study.confirmed
     work.update(confirmed=confirmed)
     study = work.study
-    proved: list[Setting] = []
-    if confirmed is not None and confirmed.verdict == "faster":
-        proved = confirmed.candidate_settings
-        if confirmed.within:
-            work.warn("Blocks within one process time steps alone: what lies between, such as validating, is left out.")
+    proved = confirmed.candidate_settings if confirmed is not None and confirmed.verdict == "faster" else []
+    if confirmed is not None and confirmed.within and proved:
+        work.warn("Blocks within one process time steps alone: what lies between, such as validating, is left out.")
     outcomes = {one.id: _outcome(work, one, proved) for one in study.candidates}
     noise, spread = _noise(study.trials)
     work.update(outcomes=outcomes, recipe=list(proved), noise=noise, finished=True)
@@ -152,10 +150,10 @@ def _outcome(work: Search, one: Candidate, proved: list[Setting]) -> CandidateOu
         return known
     if failed := work.failure(one.id):
         return outcome_of_failure(failed)
-    within = [each for each in study.within if each.verdict == "faster" and one.setting in each.candidate_settings]
+    within = [each for each in faster_within(study) if one.setting in each.candidate_settings]
     if confirmed is not None and confirmed.within and proved and within:
         seen = f"With {words.names(within[-1].candidate_settings)} it is {_seen(study, within[-1])}"
-        return CandidateOutcome("not-needed", f"{seen}; the recipe is at least as fast without it.")
+        return CandidateOutcome("not-needed", f"{seen}; the recipe does as well without it.")
     if (found := _other_value(study, one) or _left_out(study, one)) is not None:
         return found
     if (single := _single(study, one.id)) is not None:
@@ -176,8 +174,7 @@ def _outcome(work: Search, one: Candidate, proved: list[Setting]) -> CandidateOu
 
 
 def _proof(study: Study, one: Candidate) -> str:
-    worth = _worth(study, one)
-    if worth is not None:
+    if (worth := _worth(study, one)) is not None:
         p = f"; p = {worth.p:.2g}, over all settings" if worth.p is not None else ""
         return f"{words.capitalised(_with_it(study, one, worth))} is {words.gained(study, worth)}{p}."
     confirmed = study.confirmed
@@ -189,8 +186,7 @@ def _proof(study: Study, one: Candidate) -> str:
 
 def _left_out(study: Study, one: Candidate) -> CandidateOutcome | None:
     """Return the outcome of a setting that a round left out; None if no round did."""
-    worth = _worth(study, one)
-    if worth is None:
+    if (worth := _worth(study, one)) is None:
         return None
     adds = f"{_with_it(study, one, worth)} is {words.gained(study, worth)}"
     single, high = _single(study, one.id), worth.ci[1] if worth.ci is not None else math.inf

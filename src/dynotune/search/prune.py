@@ -73,7 +73,7 @@ def _fits_once_measured(work: Search) -> bool:
 
 
 def _as_launched(work: Search, settings: list[Setting]) -> list[Setting]:
-    """Return the settings proved within one process, after checking that they start and leave results right."""
+    """Return the settings proved within one process, if they start and leave results right; else another proof's."""
     one = arm(settings)
     try:
         work.check(one)
@@ -83,7 +83,6 @@ def _as_launched(work: Search, settings: list[Setting]) -> list[Setting]:
         work.pilot(one)
     except OutOfTime:
         work.warn(f"The command was not started with {one.key} yet: there was no time. dynotune recipe verify does.")
-    # If it fails, another arm may be proved.
     other = proved_within(work.study) if work.failure(one.key) is not None else None
     return settings if other is None else _as_launched(work, other.candidate_settings)
 

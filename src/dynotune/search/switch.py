@@ -83,10 +83,15 @@ def switched(study: Study) -> dict[str, Estimate]:
     return {one.arm: one for one in study.estimates if one.phase == "switch"}
 
 
+def faster_within(study: Study) -> list[Comparison]:
+    """Return the arms that blocks within one process proved, without those that failed from the start."""
+    failed = {trial.arm for trial in study.trials if gave_nothing(trial)}
+    return [one for one in study.within if one.verdict == "faster" and arm(one.candidate_settings).key not in failed]
+
+
 def proved_within(study: Study) -> Comparison | None:
     """Return the fastest arm that blocks within one process proved, the smaller of equals; None without one."""
-    failed = {trial.arm for trial in study.trials if gave_nothing(trial)}
-    faster = [one for one in study.within if one.verdict == "faster" and arm(one.candidate_settings).key not in failed]
+    faster = faster_within(study)
     best = max((one.speedup or 0.0 for one in faster), default=0.0)
     equal = [one for one in faster if (one.speedup or 0.0) * (1 + study.margin) >= best]
     return min(equal, key=lambda one: len(one.candidate_settings), default=None)
@@ -120,10 +125,9 @@ def _in_turns(work: Search, quick: Sequence[Candidate], until_s: float, num_late
     arms, left_s = _arms(work.study, quick), work.bench.left_s() - until_s
     block_s = work.bench.block_s()
     num_arms = int((left_s / block_s - num_later) / FEWEST_BLOCKS) if math.isfinite(left_s) else len(arms)
-    if num_arms < 1 or not arms:
-        return
-    work.watcher.running(f"{len(quick)} settings in turns within one process")
-    work.estimate(work.bench.switch(arms[:num_arms], left_s - num_later * block_s))
+    if num_arms > 0 and arms:
+        work.watcher.running(f"{len(quick)} settings in turns within one process")
+        work.estimate(work.bench.switch(arms[:num_arms], left_s - num_later * block_s))
 
 
 def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: float = math.inf) -> Tested:

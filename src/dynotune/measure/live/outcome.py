@@ -158,7 +158,7 @@ def _no_step(outcome: Outcome, launch: LaunchPlan, limit_s: float, lines: tuple[
         why = f"The command did not import torch {after}."
     elif named := launch.plan.step_function:
         why = f"The command made no step {after}: no call of {named} (--step-function) returned."
-        hint = "Name module:function, with the module as the program imports it (__main__ for its script)."
+        hint = "Name module:function as the program imports it (__main__ for its script), or call dynotune.step()."
     else:
         found = f"{num_events} events, but no cycle among them" if num_events else "no batch, call or update"
         why = f"The command made no step that dynotune can see {after}; seen: {found}."

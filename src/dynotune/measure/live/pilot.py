@@ -136,8 +136,8 @@ class UntilStep:
                 "The program compiles (torch.compile), which may take minutes before its first step."
                 if self._compiles()
                 else f"No step in the first {NO_STEP_S:.0f} s: the command may still be starting. If it is at its work "
-                "by now, its batches, calls of modules and updates show no cycle: stop it, and name the (right) "
-                f"function whose return ends a step with {STEP_FUNCTION}."
+                "by now, its batches, calls of modules and updates show no cycle: stop it, and name or check the "
+                f"function whose return ends a step: {STEP_FUNCTION}."
             )
         return self._enough(records)
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from dynotune.measure.live import OVERSTATED, Recorder, Recording, RecordRequest, TaskRunner, Watcher
-from dynotune.schema.errors import CommandFailed, DynotuneError
+from dynotune.measure.live import OTHER_PROFILER, OVERSTATED, Recorder, Recording, RecordRequest, TaskRunner, Watcher
+from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.trace_summary import TraceSummary
@@ -15,7 +15,8 @@ from dynotune.trace import Timeline, summarise
 from dynotune.trace.readers import read_traces
 
 # Reasons for a missing trace that recording without stacks would not change.
-NEVER_RECORDED = ("torch's profiler itself", "did not import torch")
+NO_DEVICE_WORK = "no work of the GPU was recorded, though the program uses it"
+NEVER_RECORDED = ("torch's profiler itself", "did not import torch", OTHER_PROFILER, NO_DEVICE_WORK)
 
 MOST_SLOWED = 2.0
 """Factor of the step time, for programs without a device: beyond this, a trace is of little use, because operators are
@@ -66,9 +67,16 @@ def _recorded(runner: TaskRunner, run: RunSpec, *, stacks: bool) -> Recording:
 
 
 def _summary(recording: Recording, failed: str) -> RecordedSteps:
-    """Summarise the trace. Raises UsageError if the file cannot be read."""
+    """Summarise the trace.
+
+    Raises:
+        UsageError: the file cannot be read.
+        CannotRunHere: the GPU's work is missing, as when another profiler holds CUPTI.
+    """
     timelines = read_traces(recording.traces)
     summary = summarise(timelines)
+    if recording.uses_device and not summary.devices:
+        raise CannotRunHere(f"The trace is of no use: {NO_DEVICE_WORK}. Another profiler may watch the program.")
     notes = [*(f"Recorded steps: {note}" for note in recording.notes if OVERSTATED not in note), *summary.notes]
     found = RecordedSteps(timelines, msgspec.structs.replace(summary, notes=notes))
     return found.noting(f"Recorded without stacks, as recording with them failed: {failed}") if failed else found

@@ -1,5 +1,6 @@
 """Result of a comparison of two arms (sets of settings): a baseline and a candidate."""
 
+import math
 from typing import Annotated, Literal
 
 import msgspec
@@ -25,6 +26,8 @@ PRECISION = 0.2
 """Width of the confidence interval, relative to the gain, at which the comparison is precise enough."""
 MARGIN = 0.01
 """Relative difference below which arms count as equal."""
+MOST_SHIFT = 0.02
+"""Largest relative change of the baseline within a live run with which blocks of that run still prove something."""
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -50,6 +53,38 @@ class Spread(msgspec.Struct, frozen=True):
 
     variance: Annotated[float, msgspec.Meta(ge=0)]
     df: Annotated[int, msgspec.Meta(ge=0, le=1000)]
+
+
+class BaselineShift(msgspec.Struct, frozen=True, kw_only=True):
+    """How the baseline's steps changed within a live run, since the plain window before all recordings and switches.
+
+    Args:
+        ratio: time of a step (of a sample, if all samples are known) in the baseline's stretches of blocks, over its
+            time in the plain window; 1 if nothing changed.
+        ci: interval of `ratio` at 95%; None if there are too few blocks to estimate the noise.
+        num_blocks: number of blocks.
+    """
+
+    ratio: Annotated[float, msgspec.Meta(gt=0)]
+    ci: tuple[float, float] | None = None
+    num_blocks: int = 0
+
+    @property
+    def is_shown(self) -> bool:
+        """Tell whether the baseline changed by more than `MOST_SHIFT`, and by more than its noise explains."""
+        is_noise = self.ci is None or self.ci[0] <= 1 <= self.ci[1]
+        return not is_noise and abs(math.log(self.ratio)) > math.log1p(MOST_SHIFT)
+
+
+class BlocksAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What blocks within one process said of the arms, before fresh pairs stated the speed-up; fields as there."""
+
+    verdict: Verdict | None
+    speedup: float | None
+    ci: tuple[float, float] | None
+    pairs: list[Pair]
+    baseline_shift: BaselineShift | None = None
+    only_chooses: str = ""
 
 
 class Voided(msgspec.Struct, frozen=True):
@@ -109,6 +144,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
             numbers until the pilot runs have determined better numbers.
         speedup, ci: speed-up and its confidence interval; None until two pairs are complete.
         run_s: typical duration of a run in seconds; None until the pilot runs have ended.
+        within: whether `pairs` are blocks within one process.
+        baseline_shift: of the live run of these blocks; None if nothing is known of it.
+        only_chooses: why these blocks choose between arms but prove no speed-up; empty if they prove one.
+        blocks: what blocks said, if fresh pairs followed them.
         set_by: changes that the program itself made to environment variables among the settings.
         lane_notes: sentences on the lanes in use, and on devices that are left out.
     """
@@ -130,6 +169,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     num_pairs_to_settle: int | None = None
     seen: Spread | None = None
     within: bool = False
+    baseline_shift: BaselineShift | None = None
+    only_chooses: str = ""
+    blocks: BlocksAnswer | None = None
     stretch_steps: int = 0
     unit: Literal["sample", "step"] = "sample"
     step: str = ""

@@ -182,6 +182,8 @@ class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):
         file: name of the trace file in the run folder; None, with the reason, without a file.
         first_step: index of the first recorded step, counted as in `TimedWindow`.
         stopped_by: what ended the recording: all steps were recorded, or a limit of time or memory was reached first.
+        num_device_tensors: number of tensors on devices that the program made meanwhile.
+        cupti_stays: why CUPTI is still attached to the process, which slows CUDA calls; empty if it is not.
     """
 
     file: str | None
@@ -197,6 +199,8 @@ class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):
     stacks: bool = False
     shapes: bool = False
     memory: bool = False
+    num_device_tensors: int = 0
+    cupti_stays: str = ""
     notes: list[str] = []
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from dynotune.launch.process import has_room
 from dynotune.measure.checks import guard, guarded, rounding
 from dynotune.measure.comparison import in_process, judge_comparison
-from dynotune.measure.live import TaskRunner, Watcher, switching
+from dynotune.measure.live import Block, TaskRunner, Watcher, switching
 from dynotune.schema.comparison import MIN_PAIRS, Comparison
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Facts, Unknown
@@ -133,7 +133,7 @@ class WithinRun:
             return Tested(reason=f"the objective is {self._request.objective}, and one run has one value of it")
         began_s = time.monotonic()
 
-        def enough(now: Mapping[str, list[switching.Block]]) -> bool:
+        def enough(now: Mapping[str, list[Block]]) -> bool:
             blocks = now.get(arm.key, [])
             if not blocks and time.monotonic() - began_s > first_s:
                 return True
@@ -174,7 +174,7 @@ class WithinRun:
             )
         pairs = in_process.pairs_of(blocks)
         judgement = judge_comparison(plan, pairs, error=error, ended=True)
-        return Tested(comparison=in_process.concluded(plan, found, blocks, pairs, judgement))
+        return Tested(comparison=in_process.concluded(plan, found, arm.key, pairs, judgement))
 
     def _switched(self, arms: Sequence[Arm], limit_s: float, **how: Any) -> switching.SwitchedArms:
         """Switch arms as `switching.switch_arms`, in the continuing live run of the baseline, or else in a new one."""

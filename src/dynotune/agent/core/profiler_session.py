@@ -9,6 +9,7 @@ from threading import get_ident
 
 from .annotations import Any, Callable, FrameType, Iterator, Log
 from .covers import covers
+from .cupti import Teardown
 from .errors import guarded
 
 
@@ -66,9 +67,20 @@ class Session:
     """Profiler session that prepares in one step and records the following steps, all in one thread.
 
     `stacks`, `shapes`, `memory`: whether to record these as well. `program`: the watch of the program's sessions.
+    `has_graphs`: whether the program has captured CUDA graphs. `cupti_stays`: after the end, why CUPTI is still
+    attached; "" if it is not.
     """
 
-    def __init__(self, torch: Any, program: ProgramsProfiler, *, stacks: bool, shapes: bool, memory: bool) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        program: ProgramsProfiler,
+        *,
+        has_graphs: bool,
+        stacks: bool,
+        shapes: bool,
+        memory: bool,
+    ) -> None:
         profiler = torch.profiler
         kinds = [profiler.ProfilerActivity.CPU]
         # Naming a device that the program does not use would create a context there.
@@ -77,6 +89,7 @@ class Session:
         self._annotation = torch.autograd.profiler.record_function
         self._open: Any = None
         self._program = program
+        self._teardown = Teardown(torch, has_graphs=has_graphs)
         self._thread = get_ident()
         self.is_recording = False
         self._is_over = False
@@ -112,10 +125,14 @@ class Session:
             opened.__exit__(None, None, None)
 
     def end(self) -> None:
-        """Stop recording; the profiler first waits for the device."""
+        """Stop recording, and detach CUPTI; the profiler first waits for the device."""
         self.is_recording, self._is_over = False, True
-        with self._program.ours():
+        with self._program.ours(), self._teardown:
             self._profile.stop_trace()
+
+    @property
+    def cupti_stays(self) -> str:
+        return self._teardown.stays
 
     def abandon(self) -> None:
         """Release torch's profiler, for the program's own session or permanently."""

@@ -15,7 +15,8 @@ from time import perf_counter
 
 from ..core.annotations import Any, Program
 from ..core.covers import covers, uncover
-from ..core.device import is_capturing, synchronise
+from ..core.cupti import other_profiler
+from ..core.device import is_capturing, num_device_tensors, synchronise
 from ..core.observe import number
 from ..core.profiler_session import Session, open_optimizer_annotation
 from .task import Task
@@ -43,7 +44,7 @@ class RecordTrace(Task):
         self._session: Session | None = None
         self._pending: tuple[str, int] | None = None
         self._cover: Any = None
-        self._first_step = 0
+        self._first_step = self._num_device_tensors = 0
         self._begin_s = self._last_s = self._asked_s = 0.0
         self._resident_bytes = 0
         self._step_s: list[float] = []
@@ -54,11 +55,15 @@ class RecordTrace(Task):
         if profiler.in_the_way():
             self.give_up(_own_words(profiler.place), notes=self._notes)
             return num_steps
+        if other := other_profiler():
+            self.give_up("another profiler watches the program (%s)" % other, notes=self._notes)
+            return num_steps
         profiler.begins = self._make_way
         if self._options["stacks"] and sys.getprofile() is not None:
             self._options["stacks"] = False
             self._notes.append("stacks were left out: the program has a profile function of its own")
-        self._session = Session(self.program.torch, profiler, **self._options)
+        has_graphs = self.program.replays_graphs
+        self._session = Session(self.program.torch, profiler, has_graphs=has_graphs, **self._options)
         self._cover_annotations()
         return num_steps + 1
 
@@ -121,6 +126,7 @@ class RecordTrace(Task):
             synchronise(self.program.torch)
             session.begin()
             self._first_step, self._resident_bytes = num_steps, _resident_bytes()
+            self._num_device_tensors = num_device_tensors(self.program.torch)
             self._begin_s = self._asked_s = perf_counter()
         else:
             session.close()
@@ -144,6 +150,7 @@ class RecordTrace(Task):
 
     def _stop(self, session: Session, end_s: float, stopped_by: str) -> None:
         synchronise(self.program.torch)
+        num_tensors = num_device_tensors(self.program.torch) - self._num_device_tensors
         session.end()
         self._session = None
         name = self._file_name()
@@ -158,6 +165,8 @@ class RecordTrace(Task):
             step_s=self._step_s,
             stopped_by=stopped_by,
             num_bytes=num_bytes,
+            num_device_tensors=num_tensors,
+            cupti_stays=session.cupti_stays,
             notes=self._notes,
             **self._options,
         )

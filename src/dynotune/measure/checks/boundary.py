@@ -16,6 +16,7 @@ from dynotune.measure.checks.readings import Readings
 from dynotune.measure.checks.tolerance import allowed
 from dynotune.measure.comparison import protocol
 from dynotune.measure.live import switching
+from dynotune.measure.live.blocks import mean_of
 from dynotune.measure.live.machine import facts_of, machine_lock
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.task_runner import LIMIT_S, TaskRunner
@@ -214,5 +215,5 @@ def changed(baseline: list[float], candidate: list[float]) -> Change | Unknown:
     if not baseline or len(baseline) != len(candidate) or len(baseline) < 2:
         both = f"{len(baseline)} values, and {len(candidate)} in this precision"
         return Unknown(f"The metric has {both}: no pairs." if baseline else "")
-    mean, _, reach = switching.mean_of([mine - ours for ours, mine in zip(baseline, candidate, strict=True)])
+    mean, _, reach = mean_of([mine - ours for ours, mine in zip(baseline, candidate, strict=True)])
     return Change(mean, (mean - reach, mean + reach), len(baseline))

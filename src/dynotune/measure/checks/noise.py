@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from dynotune.measure.live.switching import mean_of
+from dynotune.measure.live.blocks import mean_of
 
 NO_WORSE = 4.0
 """Errors within this factor (two bits) of those that rounding explains are no worse."""

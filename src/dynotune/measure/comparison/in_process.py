@@ -13,9 +13,11 @@ import msgspec
 
 from dynotune import knobs
 from dynotune.measure.comparison.stats import SequentialResult, judge_comparison
+from dynotune.measure.live.baseline_shift import why_not_proof
+from dynotune.measure.live.blocks import Block, counts_samples
 from dynotune.measure.live.pilot import PILOT_LIMIT_S
 from dynotune.measure.live.request import CompareRequest, Watcher
-from dynotune.measure.live.switching import HAS_ALREADY, Block, SwitchedArms, counts_samples, switch_arms
+from dynotune.measure.live.switching import HAS_ALREADY, SwitchedArms, switch_arms
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Comparison, Pair
 from dynotune.schema.setting import Setting
@@ -118,9 +120,9 @@ def compare_within(
     too_few = len(pairs) < min(FEWEST_BLOCKS, request.max_pairs)
     if arm.key in found.given_up or (judgement.verdict == "undecided" and too_few):
         few = f"only {len(pairs)} blocks count: {found.reason or 'the others were not whole'}"
-        kept = concluded(comparison, found, blocks, pairs, judgement) if pairs else comparison
+        kept = concluded(comparison, found, arm.key, pairs, judgement) if pairs else comparison
         return kept, found.given_up.get(arm.key) or few
-    return concluded(comparison, found, blocks, pairs, judgement), ""
+    return concluded(comparison, found, arm.key, pairs, judgement), ""
 
 
 def unit_of(blocks: Sequence[Block]) -> Literal["sample", "step"]:
@@ -135,8 +137,10 @@ def pairs_of(blocks: Sequence[Block]) -> list[Pair]:
 
 
 def concluded(
-    comparison: Comparison, found: SwitchedArms, blocks: Sequence[Block], pairs: list[Pair], judgement: SequentialResult
+    comparison: Comparison, found: SwitchedArms, key: str, pairs: list[Pair], judgement: SequentialResult
 ) -> Comparison:
+    """Return the comparison with the answer of the blocks of the arm `key`, and whether these blocks prove it."""
+    blocks, shift = found.blocks[key], found.shifts.get(key)
     unit, outcome = unit_of(blocks), found.outcome
     start_s = outcome.first_step_s if outcome is not None else None
     sides = [statistics.median(getattr(pair, f"{name}_s") for pair in pairs) for name in ("baseline", "candidate")]
@@ -152,6 +156,8 @@ def concluded(
         unit=unit,
         step=found.step,
         stretch_steps=found.stretch_steps,
+        baseline_shift=shift,
+        only_chooses=why_not_proof(shift, found.cupti_stays),
         readback={one.knob: one for block in blocks for one in block.readback},
         baseline=msgspec.structs.replace(summaries[0], time_to_first_step_s=start_s),
         candidate=summaries[1],

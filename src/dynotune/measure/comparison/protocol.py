@@ -9,7 +9,7 @@ import msgspec
 from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import fresh_folder, origin, variants
-from dynotune.measure.comparison import in_process, objective, summary
+from dynotune.measure.comparison import in_process, launched, objective, summary
 from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison, orders
 from dynotune.measure.live import cautions, lanes, pilot, switching
 from dynotune.measure.live.arm_run import refuse_impossible, run_settings
@@ -17,13 +17,18 @@ from dynotune.measure.live.machine import check, facts_of, machine_lock, refuse_
 from dynotune.measure.live.outcome import Outcome, refuse_rejected
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.measure.live.warmup import MIN_WINDOW_S
 from dynotune.schema import document
-from dynotune.schema.comparison import PRECISION, ArmName, Comparison, FailedArm, Pair, Voided
+from dynotune.schema.comparison import MIN_PAIRS, PRECISION, ArmName, Comparison, FailedArm, Pair, Voided
 from dynotune.schema.errors import CommandFailed, DynotuneError, RecordError, UsageError
 from dynotune.schema.run import RunSpec
 from dynotune.text import words
 
 FILE = "comparison.json"
+STATING_PAIRS = 4
+"""Most fresh pairs that state a speed-up which blocks have shown."""
+NUM_STATING_RUNS = 2 + 2 * MIN_PAIRS
+"""Runs that state a speed-up: two pilots, and the fewest pairs."""
 ARMS: tuple[ArmName, ArmName] = ("baseline", "candidate")
 
 
@@ -159,6 +164,11 @@ class _Session:
             if self._runner is not None and self._runner.live is not None:
                 self._runner.end()
             self._pairs(self._pilots())
+        except UsageError:
+            # The time is too short for fresh pairs; blocks may have an answer already.
+            if self._comparison.blocks is None:
+                raise
+            self._keep(launched.stated(self._comparison))
         except _ArmFailed as failed:
             self._summarise(failed=failed.arm, num_pairs=len(self._comparison.pairs))
         except DynotuneError as error:
@@ -168,15 +178,18 @@ class _Session:
         return self._comparison
 
     def _within(self) -> bool:
-        """Compare within one live run; return whether this worked. Blocks of an interrupted attempt are repeated."""
+        """Compare within one live run; return whether that is the answer. Blocks of an interrupted run are repeated."""
         self._update(pairs=[])
         switched = " ".join(map(str, self._request.candidate))
         self._watcher.say(f"{switched} can be switched while the command runs: one run compares it, in blocks.")
         found, reason = in_process.compare_within(
             self._request, self._comparison, self._folder, self._watcher, self._keep, self._runner
         )
+        if not reason and self._are_pairs_due(found):
+            self._state_by_pairs(found)
+            return False
         if not reason:
-            self._keep(found)
+            self._keep(launched.proved(found))
             return True
         left_s = self._left_s()
         if self._request.in_process == "only" or (left_s is not None and left_s < switching.LEAST_S):
@@ -187,6 +200,27 @@ class _Session:
         self._watcher.say(f"One run could not compare baseline and candidate: {reason}. Fresh processes compare them.")
         self._update(pairs=[], within=False)
         return False
+
+    def _are_pairs_due(self, found: Comparison) -> bool:
+        """Tell whether fresh pairs state the speed-up that the blocks found; two pairs and two pilots have to fit."""
+        left_s = self._left_s()
+        if self._request.in_process == "only" or found.verdict not in ("faster", "slower"):
+            return False
+        start_s = found.baseline.time_to_first_step_s or 0.0
+        return left_s is None or left_s >= NUM_STATING_RUNS * (start_s + MIN_WINDOW_S)
+
+    def _state_by_pairs(self, found: Comparison) -> None:
+        seen = words.so_far(found.speedup, found.ci)
+        self._watcher.say(f"Within one process: {seen}. Fresh pairs state what a launch gains.")
+        self._comparison = found
+        self._update(
+            verdict=None,
+            pairs=[],
+            within=False,
+            blocks=launched.blocks_answer(found),
+            seen=launched.spread(),
+            max_pairs=min(found.max_pairs, STATING_PAIRS),
+        )
 
     # Pilots
 
@@ -203,9 +237,10 @@ class _Session:
         if self._comparison.run_s is not None:
             # On resuming, the recorded plan stays in force, whatever these pilots show. Resuming adds no look.
             return pilot.plan_window(self._request.run, outcomes)
-        window, max_pairs = self._plan(outcomes)
-        if max_pairs < self._request.max_pairs:
-            self._watcher.say(f"The budget is enough for {max_pairs} of {self._request.max_pairs} pairs.")
+        window, most = self._plan(outcomes)
+        max_pairs = min(most, self._comparison.max_pairs)
+        if most < self._comparison.max_pairs:
+            self._watcher.say(f"The budget is enough for {most} of {self._comparison.max_pairs} pairs.")
         wary = cautions.window_cautions(self._request.run, window)
         wary += cautions.unit_cautions(self._request, summary.unit(outcomes))
         wary += objective.cautions(self._request.run.objective, window.num_steps)
@@ -324,8 +359,9 @@ class _Session:
                     break
                 with self._side.lock:
                     self._take(pair)
-        self._comparison = judgement.conclude(self._comparison)
-        self._summarise()
+        self._keep(launched.stated(judgement.conclude(self._comparison)))
+        if not self._comparison.within:
+            self._summarise()
 
     def _pair(
         self, lane: lanes.Lane, number: int, first: ArmName, window: pilot.WindowPlan, so_far: str

@@ -22,6 +22,8 @@ NOTABLE_DIFFERENCE = 0.2
 NOTABLE_EPOCH_BEGIN = 2.0
 OVERSTATED = "recording slows the host, so its share is overstated"
 """Part of a note; left out if the host's share is corrected."""
+OTHER_PROFILER = "another profiler watches the program"
+"""Part of the agent's reason for not recording."""
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +34,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
         traces: trace files in the folder, one per rank, in order of ranks.
         notes: cautions for reading the traces.
         slowed: time of a recorded step over the time of an earlier step, for the rank slowed least; None if unknown.
+        uses_device: whether the program made tensors on a device while it was recorded.
     """
 
     folder: Path
@@ -39,6 +42,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     notes: list[str]
     slowed: float | None = None
+    uses_device: bool = False
 
 
 def record(request: RecordRequest, watcher: Watcher) -> Recording:
@@ -98,6 +102,7 @@ class Recorder:
             run=outcome.run,
             notes=self._notes(outcome, traces),
             slowed=min(filter(None, (_slowed(trace) for _, trace in traces)), default=None),
+            uses_device=any(trace.num_device_tensors for _, trace in traces),
         )
 
     def _traces(self, outcome: Outcome) -> list[tuple[Process, RecordedTrace]]:
@@ -121,6 +126,8 @@ class Recorder:
                 "Only one can record at a time. Switch the program's own off, or give the trace that it writes to "
                 "dynotune trace FILE."
             )
+        elif OTHER_PROFILER in reason:
+            hint = "Only one profiler can watch a GPU at a time. Run the command without the other one."
         elif "the program ended" in reason or outcome.run.ended_by == "command":
             hint = "Let it run longer (more epochs, more data), or ask for fewer steps with --steps."
         return CannotRunHere(f"No trace was recorded: {reason}.", hint=hint)
@@ -146,6 +153,8 @@ class Recorder:
 def _notes_on(process: Process, trace: RecordedTrace) -> list[str]:
     who = "" if process.rank is None or process.world_size == 1 else f"Rank {process.rank}: "
     found = [f"{who}{note}." for note in trace.notes]
+    if trace.cupti_stays:
+        found.append(f"{who}CUDA calls take longer since then, because CUPTI stays attached: {trace.cupti_stays}.")
     if trace.stopped_by in ("time", "memory"):
         limit = "they took a minute" if trace.stopped_by == "time" else "they filled too much memory"
         found.append(f"{who}Only {trace.num_steps} steps were recorded: {limit}.")

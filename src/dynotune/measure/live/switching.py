@@ -5,12 +5,11 @@ processes affect candidate and baseline alike.
 """
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -19,24 +18,26 @@ from dynotune.launch import error_line
 from dynotune.launch.caches import contents
 from dynotune.launch.process import environment
 from dynotune.launch.records import Record
+from dynotune.measure.live.baseline_shift import baseline_shift
+from dynotune.measure.live.blocks import CONFIDENCE, Block, block_of, counts_samples, mean_of, why_left_behind
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import epoch_steps
-from dynotune.measure.live.placement import earliest, recent_step_s, recent_wait_share
+from dynotune.measure.live.placement import earliest, past_epoch_begin, recent_step_s, recent_wait_share
 from dynotune.measure.live.request import Watcher
 from dynotune.measure.live.task_runner import TaskRunner
-from dynotune.schema import document
+from dynotune.schema.comparison import BaselineShift
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
-from dynotune.schema.run import Readback, RunSpec
+from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Estimate
-from dynotune.schema.task import SwitchArms
+from dynotune.schema.task import SwitchArms, TimeWindow
 
 NUM_BLOCKS = 8
-CONFIDENCE = 0.95
 # A process that the kernel preempts is away for some milliseconds, which a short stretch contains or not.
 STRETCH_S = 0.15
 FEWEST_STEPS = 4
+PLAIN_STRETCHES = 2  # length of the plain window, if the live run has none yet
 MOST_STRETCHES_AN_EPOCH = 4  # if epochs take at most this many stretches, a stretch contains whole epochs
 # A candidate that ends the program with an error also ends the others' turns; they begin again without it.
 MOST_CRASHES = 2
@@ -45,8 +46,6 @@ LEAST_S = 5.0  # a start and a block of a candidate together take longer than th
 CRASHED = "the program ended with an error while it was on"
 HAS_ALREADY = "the program has it already"
 """The agent's reason for giving up a candidate that would change nothing."""
-# Lasting effects of a candidate show in the stretches without it: those after it differ from those before by this.
-LEFT_BEHIND, LEFT_BEHIND_ERROR = 0.03, 0.001
 
 
 class Arm(Protocol):
@@ -59,35 +58,6 @@ class Arm(Protocol):
     def key(self) -> str: ...
 
 
-class Stretch(msgspec.Struct, frozen=True):
-    """Consecutive steps, timed as a whole, with the device synchronised at both ends."""
-
-    seconds: float
-    num_steps: int
-    num_samples: int | None
-
-
-class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """Two stretches with the candidate (given by its index) and two without, in `order`, where A means without.
-
-    `begin_s`, `end_s`: of the whole block, including steps that are not counted; CLOCK_MONOTONIC. `readback`: of the
-    candidate's settings, at the end of the block, as far as switches report it.
-    """
-
-    arm: int
-    number: int
-    order: Literal["ABBA", "BAAB"]
-    begin_s: float
-    end_s: float
-    baseline: list[Stretch]
-    candidate: list[Stretch]
-    readback: list[Readback] = []
-
-    def unit_s(self, *, by_sample: bool) -> tuple[float, float]:
-        """Return seconds per sample, or per step, of the baseline and of the candidate."""
-        return _unit_s(self.baseline, by_sample=by_sample), _unit_s(self.candidate, by_sample=by_sample)
-
-
 class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
     """Results of candidates that were switched on and off in one run.
 
@@ -97,6 +67,8 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
         blamed: for a candidate in which a call failed, the knobs without which it succeeded.
         unsuited: for a candidate that was given up, the knobs that cannot be switched in this program.
         results: for each candidate, results of calls without and with the candidate; events of the agent.
+        shifts: for each candidate with blocks, how the baseline changed since the plain window, if that is known.
+        cupti_stays: why CUPTI is still attached after a recording in this run; empty if it is not.
         reason: why the run ended before all candidates had all their blocks; empty if no block is missing.
         ran_out: whether the run ended, without an error, before all candidates had all their blocks.
         stretch_steps: fewest steps in a stretch; 0 if no stretch began.
@@ -110,6 +82,8 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
     blamed: dict[str, list[str]] = {}
     unsuited: dict[str, list[str]] = {}
     results: dict[str, dict[str, Any]] = {}
+    shifts: dict[str, BaselineShift] = {}
+    cupti_stays: str = ""
     reason: str = ""
     ran_out: bool = False
     stretch_steps: int = 0
@@ -205,6 +179,7 @@ def switch_arms(
             given = None
             if starts:
                 used.start()
+            _time_plainly(used, waiting, stretch_s, rest_s)
             keys = [arm.key for arm in waiting]
             num_earlier = max(len(found.blocks.get(key, ())) for key in keys)
             after = _in_turns(used, keys, planned, rest_s, fewest_blocks - num_earlier, enough and is_enough)
@@ -263,50 +238,6 @@ def estimate(key: str, blocks: Sequence[Block]) -> Estimate:
     )
 
 
-def mean_of(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean, its standard error, and half the width of its Student's t interval.
-
-    Raises statistics.StatisticsError: there are fewer than two values.
-    """
-    from scipy.special import stdtrit
-
-    spread = statistics.stdev(values) / math.sqrt(len(values))
-    return statistics.fmean(values), spread, float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * spread
-
-
-def counts_samples(blocks: Sequence[Block]) -> bool:
-    """Tell whether every stretch of the blocks has its number of samples."""
-    return all(stretch.num_samples for block in blocks for stretch in [*block.baseline, *block.candidate])
-
-
-def _unit_s(stretches: Sequence[Stretch], *, by_sample: bool) -> float:
-    units = sum((stretch.num_samples or 0) if by_sample else stretch.num_steps for stretch in stretches)
-    return sum(stretch.seconds for stretch in stretches) / units
-
-
-def why_left_behind(blocks: Sequence[Block]) -> str:
-    """Return why the baseline changed after the candidate was switched off; empty if the baseline did not change.
-
-    In a block ABBA, one stretch of the baseline comes before the candidate and one after it.
-    """
-    from scipy.special import stdtr
-
-    by_sample = counts_samples(blocks)
-    shifts = [
-        math.log(_unit_s(block.baseline[1:], by_sample=by_sample) / _unit_s(block.baseline[:1], by_sample=by_sample))
-        for block in blocks
-        if block.order == "ABBA" and len(block.baseline) == 2
-    ]
-    if len(shifts) < 3:
-        return ""
-    mean, spread, _ = mean_of(shifts)
-    p = 2 * float(stdtr(len(shifts) - 1, -abs(mean) / spread)) if spread else float(mean == 0)
-    if abs(mean) <= LEFT_BEHIND or p > LEFT_BEHIND_ERROR:
-        return ""
-    change = f"{abs(math.expm1(mean)):.0%} {'more' if mean > 0 else 'less'} time"
-    return f"once it is off again, a step takes {change} than before, so no block counts"
-
-
 def _why_not(arm: Arm) -> str:
     if not arm.settings:
         return "it is the baseline"
@@ -314,7 +245,24 @@ def _why_not(arm: Arm) -> str:
     return "; ".join(f"{setting}: {reason}" for setting, reason in reasons if reason)
 
 
-_BY_ARM = ("blocks", "given_up", "blamed", "unsuited", "results")
+_BY_ARM = ("blocks", "given_up", "blamed", "unsuited", "results", "shifts")
+
+
+def _time_plainly(runner: TaskRunner, arms: Sequence[Arm], stretch_s: float, limit_s: float) -> None:
+    """Time a window of the command as it is, unless the live run has timed one; without one, no baseline is checked."""
+    if runner.live is not None and any("window" in record.events for record in runner.live.records()):
+        return
+
+    def plain(records: Sequence[Record]) -> TimeWindow:
+        step_s = runner.step_s or recent_step_s(records[0])
+        num_steps = PLAIN_STRETCHES * _stretch_steps(records, stretch_s, step_s, arms)
+        return TimeWindow(at_step=past_epoch_begin(records[0], earliest(records), num_steps), num_steps=num_steps)
+
+    def within(record: Record) -> TimeWindow:
+        raise CannotRunHere(f"the program ended after {len(record.steps)} steps")
+
+    with suppress(CannotRunHere):
+        runner.do(plain, within, what="timed", limit_s=limit_s)
 
 
 def _in_turns(
@@ -356,6 +304,7 @@ def _in_turns(
     record = next(iter(outcome.records), Record(outcome.folder, 0, 0.0))
     found, blocks = _said(record, keys, before, since_s), {}
     switched = record.events.get("arm_switched", [])[before.get("arm_switched", 0) :] if tasks else []
+    recorded = record.events.get("trace", [])
     failed = outcome.run.ended_by == "command" and outcome.run.exit_code and switched
     crashed = _key(switched[-1], keys) if failed else None  # the candidate that was on at the error
     if crashed is not None:
@@ -372,6 +321,8 @@ def _in_turns(
     return msgspec.structs.replace(
         found,
         blocks=blocks,
+        shifts={key: shift for key in blocks if (shift := baseline_shift(record, blocks[key])) is not None},
+        cupti_stays=str(next((event["cupti_stays"] for event in recorded if event.get("cupti_stays")), "")),
         reason=reason,
         ran_out=ran_out or not tasks or outcome.run.ended_by == "timeout",
         stretch_steps=tasks[-1].stretch_steps if tasks else 0,
@@ -398,7 +349,7 @@ def _said(record: Record, keys: Sequence[str], before: Mapping[str, int], since_
         found.blamed[key] = [str(knob) for knob in event.get("blamed") or ()]
         found.unsuited[key] = [str(knob) for knob in event.get("unsuited") or ()]
     for key, event in events("arm_block"):
-        if (block := _block(event)) is not None:
+        if (block := block_of(event)) is not None:
             found.blocks[key].append(block)
     return found
 
@@ -425,14 +376,3 @@ def _most_workers(arms: Sequence[Arm]) -> int:
     """Return the largest number of workers that an arm asks for, since batches come in bursts of so many."""
     asked = (one.value for arm in arms for one in arm.settings if one.knob == "loader.num_workers")
     return max([0, *(int(str(value)) for value in asked)])
-
-
-def _block(event: dict[str, Any]) -> Block | None:
-    """Return the block that the agent's event describes; None if the event is incomplete."""
-    try:
-        block = document.convert(event, Block)
-    except ValueError:
-        return None
-    stretches = [*block.baseline, *block.candidate]
-    is_whole = block.baseline and block.candidate and all(s.seconds > 0 and s.num_steps > 0 for s in stretches)
-    return block if is_whole else None

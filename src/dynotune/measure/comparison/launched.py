@@ -1,0 +1,162 @@
+"""What blocks within one process said, against what fresh pairs of the same arms said: the kept record of real runs.
+
+An answer from blocks is about one process. How far such answers were off when the arms were launched is known from real
+runs only, which `launched.toml` keeps. So the interval of an answer from blocks is widened by that distance, and fresh
+pairs of an arm that blocks proved begin with the spread that pairs had in these runs.
+"""
+
+import functools
+import math
+import tomllib
+from importlib.resources import files
+
+import msgspec
+
+from dynotune.measure.comparison.stats import CONFIDENCE
+from dynotune.schema.comparison import BlocksAnswer, Comparison, Spread
+
+FILE = "launched.toml"
+MOST_DF = 4
+"""Most degrees of freedom that pairs of other programs count for: this program's pairs may differ more."""
+NOISIER = 1.6
+"""Factor on the variance of other programs' pairs, some of which differ more than all of them together."""
+
+
+class Launched(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One arm of one program, measured both ways.
+
+    Args:
+        within: speed-up by blocks within one process. within_se: standard error of its logarithm.
+        fresh: geometric mean of the speed-ups of the fresh pairs.
+        pairs_sd: standard deviation of the logarithm of a fresh pair's speed-up. num_pairs: number of fresh pairs.
+    """
+
+    program: str
+    arm: str
+    within: float
+    within_se: float
+    fresh: float
+    pairs_sd: float
+    num_pairs: int
+
+    @property
+    def offset_log(self) -> float:
+        return math.log(self.fresh / self.within)
+
+    @property
+    def noise_variance(self) -> float:
+        """Return the variance that the noise of the two measurements gives `offset_log`."""
+        return self.within_se**2 + self.pairs_sd**2 / self.num_pairs
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    source: str
+    rows: list[Launched]
+
+
+@functools.cache
+def rows() -> tuple[Launched, ...]:
+    """Return the kept comparisons, in the order of the file."""
+    text = files(__package__).joinpath(FILE).read_text(encoding="utf-8")
+    return tuple(msgspec.convert(tomllib.loads(text), _Table).rows)
+
+
+def offset_sd() -> float:
+    """Return how far off an answer from blocks was when launched: the root mean square of ln(fresh / within).
+
+    The part that the noise of both measurements explains is subtracted, so that a noisy record widens nothing.
+    """
+    square = math.fsum(row.offset_log**2 - row.noise_variance for row in rows()) / len(rows())
+    return math.sqrt(max(0.0, square))
+
+
+def spread() -> Spread:
+    """Return the spread of a fresh pair's log ratio over the kept programs, as a prior for pairs of another program."""
+    df = sum(row.num_pairs - 1 for row in rows())
+    variance = math.fsum((row.num_pairs - 1) * row.pairs_sd**2 for row in rows()) / df
+    return Spread(NOISIER * variance, min(df, MOST_DF))
+
+
+def widened(comparison: Comparison) -> Comparison:
+    """Return a comparison by blocks with the interval in which the launched speed-up is expected.
+
+    A verdict that this interval does not bear becomes `undecided`, with the reason. `same` states no speed-up.
+    """
+    from scipy.special import stdtrit
+
+    speedup, ci = comparison.speedup, comparison.ci
+    if not comparison.within or comparison.verdict == "same" or speedup is None or ci is None:
+        return comparison
+    more = float(stdtrit(len(rows()), (1 + CONFIDENCE) / 2)) * offset_sd()
+    below, above = (math.hypot(math.log(end / speedup), more) for end in ci)
+    wide = (speedup * math.exp(-below), speedup * math.exp(above))
+    comparison = msgspec.structs.replace(comparison, ci=wide)
+    is_borne = {"faster": wide[0] > 1, "slower": wide[1] < 1}.get(str(comparison.verdict), True)
+    if is_borne:
+        return comparison
+    reason = (
+        f"Blocks within one process are {comparison.verdict}, but when launched, such answers were off by "
+        f"{math.expm1(offset_sd()):.1%} in real runs."
+    )
+    return msgspec.structs.replace(comparison, verdict="undecided", reason=reason)
+
+
+def blocks_answer(comparison: Comparison) -> BlocksAnswer:
+    """Return what a comparison by blocks said, to be kept beside the fresh pairs that follow."""
+    return BlocksAnswer(
+        verdict=comparison.verdict,
+        speedup=comparison.speedup,
+        ci=comparison.ci,
+        pairs=comparison.pairs,
+        baseline_shift=comparison.baseline_shift,
+        only_chooses=comparison.only_chooses,
+    )
+
+
+def proved(within: Comparison) -> Comparison:
+    """Return a comparison by blocks as an answer: with the launched interval, and undecided if blocks only choose."""
+    answer = widened(within)
+    if not within.only_chooses or within.verdict not in ("faster", "slower"):
+        return answer
+    return msgspec.structs.replace(answer, verdict="undecided", reason=within.only_chooses)
+
+
+def stated(fresh: Comparison) -> Comparison:
+    """Return the answer of fresh pairs that followed blocks: their own verdict, or else that of the blocks.
+
+    If the pairs contradict the blocks, the pairs' `undecided` stays.
+    """
+    blocks = fresh.blocks
+    if blocks is None or fresh.verdict not in (None, "undecided"):
+        return fresh
+    within = msgspec.structs.replace(
+        fresh,
+        within=True,
+        blocks=None,
+        verdict=blocks.verdict,
+        speedup=blocks.speedup,
+        ci=blocks.ci,
+        pairs=blocks.pairs,
+        num_pairs=len(blocks.pairs),
+        num_pairs_to_settle=None,
+        reason=_beside(fresh),
+        baseline_shift=blocks.baseline_shift,
+        only_chooses=blocks.only_chooses,
+    )
+    answer = proved(within)
+    return answer if answer.verdict != "undecided" and _agree(fresh, answer) else fresh
+
+
+def _beside(fresh: Comparison) -> str:
+    if fresh.speedup is None or not fresh.pairs:
+        return ""
+    pairs = f"{len(fresh.pairs)} fresh pair{'s' * (len(fresh.pairs) != 1)}"
+    return f"Blocks within one process show it; {pairs} gave {fresh.speedup:.3g} times, too few to decide."
+
+
+def _agree(fresh: Comparison, answer: Comparison) -> bool:
+    """Tell whether the interval of fresh pairs, or their ratio if they have none, meets that of the blocks."""
+    if fresh.speedup is None or answer.ci is None:
+        return True
+    low, high = fresh.ci or (fresh.speedup, fresh.speedup)
+    return low <= answer.ci[1] and answer.ci[0] <= high

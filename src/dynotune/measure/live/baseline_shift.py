@@ -1,0 +1,72 @@
+"""Compare the baseline's stretches in the blocks of a live run with the plain window, which came before all else.
+
+Whatever dynotune does to a process before a block may change the process: recordings, compiled arms, samplers. Then the
+baseline of the blocks is not the user's program any more, and a gain over that baseline is not the user's gain.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from dynotune.launch.records import Record
+from dynotune.measure.live.blocks import CONFIDENCE, Block, unit_s
+from dynotune.schema import document
+from dynotune.schema.comparison import BaselineShift
+from dynotune.schema.run import TimedWindow
+
+
+def baseline_shift(record: Record, blocks: Sequence[Block]) -> BaselineShift | None:
+    """Return how the baseline's steps changed since the plain window; None without a plain window or a block.
+
+    The plain window counts as one more draw from the noise of the blocks' baselines, so the interval is that of a
+    prediction (Student's t). The window is longer than a block's stretches, which errs towards a wide interval.
+    """
+    window = plain_window(record)
+    if window is None or not blocks:
+        return None
+    by_sample = bool(window.num_samples) and all(stretch.num_samples for block in blocks for stretch in block.baseline)
+    num_units = (window.num_samples if by_sample else None) or window.num_steps
+    plain_s = (window.end_s - window.begin_s) / num_units
+    shifts = [math.log(unit_s(block.baseline, by_sample=by_sample) / plain_s) for block in blocks]
+    shift, half = statistics.fmean(shifts), _half_width(shifts)
+    return BaselineShift(
+        ratio=math.exp(shift),
+        ci=None if half is None else (math.exp(shift - half), math.exp(shift + half)),
+        num_blocks=len(blocks),
+    )
+
+
+def plain_window(record: Record) -> TimedWindow | None:
+    """Return the first timed window of the record if nothing was recorded or switched before it ended; else None."""
+    events = record.events
+    if not events.get("window"):
+        return None
+    window = document.convert(events["window"][0], TimedWindow)
+    others = [event.get("begin_s") for name in ("trace", "arm_block") for event in events.get(name, [])[:1]]
+    is_plain = all(begin_s is not None and begin_s >= window.end_s for begin_s in others)
+    return window if is_plain and window.end_s > window.begin_s and window.num_steps > 0 else None
+
+
+def _half_width(shifts: Sequence[float]) -> float | None:
+    """Return half the width of the interval of their mean over one more draw; None with fewer than two."""
+    from scipy.special import stdtrit
+
+    if len(shifts) < 2:
+        return None
+    quantile = float(stdtrit(len(shifts) - 1, (1 + CONFIDENCE) / 2))
+    return quantile * statistics.stdev(shifts) * math.sqrt(1 + 1 / len(shifts))
+
+
+def why_not_proof(shift: BaselineShift | None, cupti_stays: str) -> str:
+    """Return why blocks choose between arms but prove no speed-up, in a sentence; empty if they prove one."""
+    if shift is not None and shift.is_shown:
+        more = "longer" if shift.ratio > 1 else "shorter"
+        return (
+            f"Within the process, a step of the command as it is took {abs(shift.ratio - 1):.0%} {more} than in the "
+            "plain window before, so blocks there choose a setting but do not prove its speed-up."
+        )
+    if cupti_stays:
+        return f"A profiler stayed attached to the process ({cupti_stays}), so blocks there do not prove a speed-up."
+    if shift is None:
+        return "No plain window was timed before the blocks, so they do not prove a speed-up."
+    return ""

@@ -224,6 +224,21 @@ def test_what_a_first_run_compiles_counts_half_for_its_arm_and_nothing_for_other
     assert bench.run_s(EXACT) == pytest.approx(alone_s + later_s)
 
 
+def test_run_time_of_an_arm_keeps_its_late_start_when_only_a_value_reads_like_a_compiling_setting(runs, tmp_path):
+    odd, compiling = Setting("env.ODD", "1 env.SLOW=2 "), Setting("env.SLOW", "2")
+    offered = [
+        Candidate(setting=odd, effect="exact", needs_warm_cache=False),
+        Candidate(setting=compiling, effect="exact", needs_warm_cache=True),
+    ]
+    bench = bench_in(tmp_path, spec(cwd=tmp_path, base=tmp_path), candidates=offered)
+    runs.step_s[arm([odd]).key] = 0.02
+    bench.run(BASELINE, "pilot", 0)
+    alone_s = bench.run_s(BASELINE)
+    runs.instead["0002-pilot"] = late(runs)
+    bench.run(arm([odd]), "pilot", 0)
+    assert bench.run_s(arm([odd])) == pytest.approx(alone_s + 60.0)
+
+
 def test_a_resumed_bench_knows_how_long_an_arm_took_to_start(bench, runs, tmp_path):
     runs.instead["0002-pilot"] = late(runs)
     done = [*pilots(bench, FAST), bench.run(BASELINE, "prune", 1)]
@@ -537,6 +552,14 @@ def test_calls_with_the_same_inputs_tell_nothing_of_a_decoder(monkeypatch, tmp_p
     guards = within_run.Guards(spec(), tmp_path, {}, [])
     guards.seen(both, {})
     assert [guards.is_known(one) for one in (AUTOCAST, decoder, both)] == [True, False, False]
+
+
+def test_guards_know_a_smaller_arm_when_a_larger_one_with_spaces_left_results_right(tmp_path):
+    spaced = Setting("env.CUDA_CACHE_PATH", "/x y")
+    larger = arm([*AUTOCAST.settings, *CHANNELS.settings, spaced])
+    guards = within_run.Guards(spec(), tmp_path, {}, [guarded(larger, ok=True)])
+    assert guards.is_known(arm([*AUTOCAST.settings, spaced]))
+    assert not guards.is_known(arm([*AUTOCAST.settings, Setting("env.CUDA_CACHE_PATH", "/x")]))
 
 
 def test_results_of_an_earlier_sitting_are_not_compared_again(runs, guard, tmp_path):

@@ -503,10 +503,10 @@ def test_no_answer_contradicts_what_a_setting_did_by_itself() -> None:
             noise=Noise(sd=0.002, stalls=0.0),
             switch_sd=draw.choice([None, 0.002]),
         )
-        for id_, outcome in study.outcomes.items():
-            single = _single(study, id_)
+        for one in study.candidates:
+            single, outcome = _single(study, one), study.outcomes[one.id]
             if single is not None and single.ci is not None and outcome.kind in ("no-effect", "slower"):
-                assert single.ci[0] <= 1 + study.margin, (seed, id_, outcome)
+                assert single.ci[0] <= 1 + study.margin, (seed, one.id, outcome)
         settings = study.confirmed.candidate_settings if study.confirmed is not None else []
         if study.verdict.startswith("Nothing helps"):
             assert all(study.outcomes[str(one)].kind != "unproved" for one in settings), (seed, study.verdict)
@@ -609,6 +609,25 @@ def test_a_finished_study_is_left_as_it_is() -> None:
 def test_the_same_seed_gives_the_same_search() -> None:
     first, second = (tuned(Table({"a=1": 0.15}), [*IDLE, candidate("a=1")]) for _ in range(2))
     assert first == second
+
+
+def test_search_tells_arms_apart_when_one_value_reads_as_two_settings() -> None:
+    """The first candidate alone and the two others together would be one text, if texts were not quoted."""
+    odd, first, second = candidate("env.A=1 env.B=2"), candidate("env.A=1"), candidate("env.B=2")
+    assert arm([odd.setting]).key != arm([first.setting, second.setting]).key
+    study = tuned(Table({odd.id: 0.10, second.id: -0.10}), [odd, second])
+    assert recipe(study) == {odd.id}
+    assert study.outcomes[second.id].kind == "slower"
+    assert all({odd.id, second.id} >= trial.ids for trial in study.trials)
+
+
+def test_search_resumes_when_an_earlier_version_recorded_values_with_spaces() -> None:
+    odd = candidate("env.FLAGS=--a=1 --b=2")
+    study = tuned(Table({odd.id: 0.10}), [*IDLE, odd])
+    text = document.encode(study).decode().replace(odd.key, odd.id)
+    resumed = document.decode(text.encode(), Study, name="an earlier study")
+    assert odd.key != odd.id and odd.key not in text
+    assert resumed == study
 
 
 def test_values_with_spaces_and_equal_signs_are_settings_too() -> None:

@@ -143,7 +143,7 @@ def _ablated(study: Study, setting: Setting) -> tuple[float, tuple[float, float]
         # If the round did not keep the setting, none of its comparisons is a proof.
         if estimate.phase != "prune" or estimate.ci is None or (estimate.p is not None and estimate.p > PART_ERROR):
             continue
-        for whole, rest, power in ((estimate.arm, estimate.against, 1), (estimate.against, estimate.arm, -1)):
+        for whole, rest, power in ((estimate.ids, estimate.against_ids, 1), (estimate.against_ids, estimate.ids, -1)):
             if without(whole, str(setting), study.candidates) == rest:
                 too = [one.setting.knob for one in needing if without(whole, one.id, ()) is not None]
                 low, high = sorted(end**power for end in estimate.ci)

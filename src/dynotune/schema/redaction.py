@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -117,11 +118,10 @@ def learn(env: Mapping[str, str], command: Sequence[str] = (), settings: Iterabl
 def redacted(text: str) -> str:
     """Return `text` with `MARK` in place of every secret. Redacted text stays as it is."""
     for value in _known:
-        if value in text:
-            text = text.replace(value, MARK)
-        escaped = json.dumps(value, ensure_ascii=False)[1:-1]
-        if escaped in text:
-            text = text.replace(escaped, MARK)
+        # As it is, and as a part of a word that is quoted for a shell; each also as JSON writes it.
+        for form in dict.fromkeys((value, shlex.quote(f" {value}")[2:-1])):
+            for written in (form, json.dumps(form, ensure_ascii=False)[1:-1]):
+                text = text.replace(written, MARK)
     # A mark may complete what an earlier pattern matches. Each round with a change leaves less text besides marks.
     while (found := _redacted_once(text)) != text:
         text = found

@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
+from msgspec.structs import force_setattr
 
+from dynotune.schema.arm import arm_key, canonical, ids_of
 from dynotune.schema.attribution import Predicted
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis
@@ -67,25 +69,19 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.setting)
 
     @property
+    def key(self) -> str:
+        """Return the key of the arm that has this setting alone."""
+        return arm_key([self.setting])
+
+    @property
     def by_user(self) -> bool:
         """Return whether the user asked for this candidate; also true in older studies without a recorded origin."""
         return self.asked or not self.why
 
 
-def without(key: str, id_: str, candidates: Iterable[Candidate]) -> str | None:
-    """Return an arm's key without a setting and the settings that need it; None if the arm lacks the setting.
-
-    A value may contain spaces.
-    """
-    before, found, after = f" {key} ".partition(f" {id_} ")
-    if not found:
-        return None
-    rest = f"{before} {after}".strip()
-    for one in candidates:
-        if id_ in one.needs:
-            shorter = without(rest, one.id, ())
-            rest = rest if shorter is None else shorter
-    return rest
+def without(ids: frozenset[str], id_: str, candidates: Iterable[Candidate]) -> frozenset[str] | None:
+    """Return an arm's settings without one setting and those that need it; None if the arm lacks the setting."""
+    return ids - {id_, *(one.id for one in candidates if id_ in one.needs)} if id_ in ids else None
 
 
 class NotOffered(msgspec.Struct, frozen=True):
@@ -100,7 +96,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one arm. Trials are in order of time.
 
     Args:
-        arm: the arm's sorted settings, separated by spaces, as in `Arm.key`; "" is the baseline.
+        arm: the arm's settings as written by `arm_key`; "" is the baseline. An older text is brought into this form.
         block: runs of one block are compared with each other; counted from 1 within a phase; 0 for a pilot.
         value: value of the objective, above 0, lower is better: seconds per sample (or step), seconds, bytes, or joules
             per sample; None if the run gave no value.
@@ -122,6 +118,14 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""
     detail: str = ""
     lane: int = 0
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "arm", canonical(self.arm))
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Return the settings of the arm, each as text."""
+        return ids_of(self.arm)
 
     @property
     def was_elsewhere(self) -> bool:
@@ -159,6 +163,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Comparison of two arms, from the blocks of one stage.
 
     Args:
+        arm, against: keys of the two arms, as of a trial.
         num_blocks: number of valid blocks with a value of each arm; within one process, of switches there and back.
         speedup: value of `against` over value of `arm`: above 1, `arm` is better. `ci`: two-sided at `confidence`.
         p: one-sided p-value of no gain; after Holm's correction if `corrected_over` is above 1.
@@ -174,6 +179,20 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     p: float | None = None
     corrected_over: int = 1
 
+    def __post_init__(self) -> None:
+        force_setattr(self, "arm", canonical(self.arm))
+        force_setattr(self, "against", canonical(self.against))
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Return the settings of `arm`, each as text."""
+        return ids_of(self.arm)
+
+    @property
+    def against_ids(self) -> frozenset[str]:
+        """Return the settings of `against`, each as text."""
+        return ids_of(self.against)
+
 
 class CandidateOutcome(msgspec.Struct, frozen=True):
     """The outcome of a candidate, and the reason in one sentence."""
@@ -186,6 +205,7 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     """Losses or outputs of an arm compared with the baseline's, under one seed.
 
     Args:
+        arm: the key of the arm, as of a trial.
         what: "losses" or "outputs".
         reference: type of the reference run with which arm and baseline are compared, "float64" or "float32"; "" if the
             arm is compared with the baseline, within a fixed tolerance.
@@ -217,6 +237,14 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     baseline_error: float | None = None
     no_worse: bool = False
     module: str = ""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "arm", canonical(self.arm))
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Return the settings of the arm, each as text."""
+        return ids_of(self.arm)
 
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):

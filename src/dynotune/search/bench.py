@@ -9,6 +9,7 @@ import msgspec
 
 from dynotune.measure.live import lanes
 from dynotune.recipes import ON_WORKERS
+from dynotune.schema.arm import arm_key
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Block, BlockResult, Candidate, Estimate, Phase, Study, Trial
@@ -21,7 +22,8 @@ class Arm(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        return " ".join(map(str, self.settings))
+        """Return the settings as text: `dynotune.schema.arm.ids_of` reads the same settings from it."""
+        return arm_key(self.settings)
 
     @property
     def short_name(self) -> str:

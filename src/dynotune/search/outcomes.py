@@ -3,6 +3,7 @@
 import itertools
 import math
 
+from dynotune.schema.arm import arm_key
 from dynotune.schema.comparison import MAX_PAIRS, Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study, Trial
@@ -86,8 +87,8 @@ def _verdict(study: Study, spread: float | None) -> str:
             return f"Proved: with {names} it is {seen}."
         if confirmed.verdict == "undecided":
             return f"Nothing is proved: with {names} it may be {seen}. {confirmed.reason}".rstrip()
-        whole = arm(confirmed.candidate_settings).key
-        if any(each.kind == "unproved" for id_, each in study.outcomes.items() if _holds(whole, id_)):
+        whole = set(map(str, confirmed.candidate_settings))
+        if any(each.kind == "unproved" for id_, each in study.outcomes.items() if id_ in whole):
             return f"Nothing is proved: with {names} together it is {seen}; what each does alone was not decided."
         return f"Nothing helps: {'' if confirmed.within else 'on fresh pairs, '}{names} is {seen}."
     if not study.candidates:
@@ -122,7 +123,7 @@ def _verdict(study: Study, spread: float | None) -> str:
 
 def _broken(study: Study, selected: list[Setting]) -> str:
     """Return why the settings to be confirmed, or one of them, gave no measurement; else ""."""
-    keys = [arm(selected).key, *map(str, selected)]
+    keys = {arm(selected).key, *(arm([setting]).key for setting in selected)}
     found = next((trial for trial in study.trials if trial.arm in keys and gave_nothing(trial)), None)
     reason = outcome_of_failure(found).reason.rstrip(".") if found is not None else ""
     return reason[:1].lower() + reason[1:]
@@ -144,11 +145,11 @@ def _outcome(work: Search, one: Candidate, proved: list[Setting]) -> CandidateOu
     if one.setting in proved:
         return CandidateOutcome("proved", _proof(study, one))
     if confirmed is not None and one.setting in confirmed.candidate_settings:
-        failed = None if confirmed.pairs else work.failure(one.id)
+        failed = None if confirmed.pairs else work.failure(one.key)
         return _unconfirmed(study, confirmed, one) if failed is None else outcome_of_failure(failed)
     if (known := study.outcomes.get(one.id)) is not None:
         return known
-    if failed := work.failure(one.id):
+    if failed := work.failure(one.key):
         return outcome_of_failure(failed)
     within = [each for each in faster_within(study) if one.setting in each.candidate_settings]
     if confirmed is not None and confirmed.within and proved and within:
@@ -156,14 +157,14 @@ def _outcome(work: Search, one: Candidate, proved: list[Setting]) -> CandidateOu
         return CandidateOutcome("not-needed", f"{seen}; the recipe does as well without it.")
     if (found := _other_value(study, one) or _left_out(study, one)) is not None:
         return found
-    if (single := _single(study, one.id)) is not None:
+    if (single := _single(study, one)) is not None:
         return _by_gain(study, single)
     if study.selected and one.setting in study.selected:
         return CandidateOutcome("unproved", f"It was to be confirmed, but {LATE}.")
     beside = f"it only matters together with {words.either(one.needs)}" if one.needs else ""
-    if beside and all(work.failure(id_) is not None for id_ in one.needs):
+    if beside and all(work.failure(arm_key([id_])) is not None for id_ in one.needs):
         return CandidateOutcome("not-tried", f"{words.capitalised(beside)}, which did not run.")
-    if ran := [trial.void for trial in study.trials if _holds(trial.arm, one.id)]:
+    if ran := [trial.void for trial in study.trials if one.id in trial.ids]:
         void = next(filter(None, ran), "")
         return CandidateOutcome(
             "unproved", f"Its runs did not count: {void}." if void else f"{words.capitalised(LATE)}."
@@ -189,7 +190,7 @@ def _left_out(study: Study, one: Candidate) -> CandidateOutcome | None:
     if (worth := _worth(study, one)) is None:
         return None
     adds = f"{_with_it(study, one, worth)} is {words.gained(study, worth)}"
-    single, high = _single(study, one.id), worth.ci[1] if worth.ci is not None else math.inf
+    single, high = _single(study, one), worth.ci[1] if worth.ci is not None else math.inf
     if high < 1:
         return CandidateOutcome("slower", f"It costs time together with the others: {adds}.")
     if single is not None and single.ci is not None and single.ci[0] > 1:
@@ -215,27 +216,23 @@ def _other_value(study: Study, one: Candidate) -> CandidateOutcome | None:
 def _worth(study: Study, one: Candidate) -> Estimate | None:
     """Return the last estimate of the arm with all settings against the arm without the given setting."""
     found = (
-        each for each in reversed(study.estimates) if each.phase == "prune" and (each.against or " " not in each.arm)
+        each for each in reversed(study.estimates) if each.phase == "prune" and (each.against or len(each.ids) < 2)
     )
-    return next((each for each in found if _holds(each.arm, one.id) and not _holds(each.against, one.id)), None)
+    return next((each for each in found if one.id in each.ids - each.against_ids), None)
 
 
 def _with_it(study: Study, one: Candidate, worth: Estimate) -> str:
     """Return the subject of a sentence about the gain of a setting, with settings that were left out with it."""
     needing = [other.id for other in study.candidates if one.id in other.needs]
-    gone = [id_ for id_ in needing if _holds(worth.arm, id_) and not _holds(worth.against, id_)]
+    gone = [id_ for id_ in needing if id_ in worth.ids - worth.against_ids]
     if not gone:
         return "with it the whole"
     return f"with it and {words.names(gone)}, which {'needs' if len(gone) == 1 else 'need'} it, the whole"
 
 
-def _holds(key: str, id_: str) -> bool:
-    return f" {id_} " in f" {key} "
-
-
-def _single(study: Study, id_: str) -> Estimate | None:
-    alone = [one for one in study.estimates if one.arm == id_ and not one.against]
-    return alone[-1] if alone else switched(study).get(id_)
+def _single(study: Study, candidate: Candidate) -> Estimate | None:
+    alone = [one for one in study.estimates if one.arm == candidate.key and not one.against]
+    return alone[-1] if alone else switched(study).get(candidate.key)
 
 
 def _by_gain(study: Study, estimate: Estimate) -> CandidateOutcome:
@@ -251,7 +248,7 @@ def _unconfirmed(study: Study, confirmed: Comparison, one: Candidate) -> Candida
     kind = kinds.get(str(confirmed.verdict), "unproved")
     if confirmed.speedup is None:
         return CandidateOutcome(kind, f"It was not confirmed: {confirmed.reason or LATE}".rstrip(".") + ".")
-    settings, single = confirmed.candidate_settings, _single(study, one.id)
+    settings, single = confirmed.candidate_settings, _single(study, one)
     with_ = "It" if len(settings) == 1 else f"With {words.names(settings)} it"
     with_ += " may be" if kind == "unproved" else " is"
     where = "" if confirmed.within else " on fresh pairs"

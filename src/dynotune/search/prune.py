@@ -98,7 +98,7 @@ def _bundle(work: Search, ordered: Sequence[Candidate]) -> list[Setting]:
         by_knob.setdefault(one.setting.knob, []).append(one)
 
     def gain(one: Candidate) -> float:
-        return alone_there[one.id].speedup if one.id in alone_there else 0.0
+        return alone_there[one.key].speedup if one.key in alone_there else 0.0
 
     return complete([max(values, key=gain).setting for values in by_knob.values()], ordered)
 
@@ -222,17 +222,18 @@ def _pruned(work: Search, round_: Round) -> list[Setting]:
     whole = _best_values(round_, fit)
     # By setting, the arm with it and the arm without it; a better value represents its knob.
     ran, changed = arm(round_.whole), {one.knob for one in whole if one not in round_.whole}
-    tests = {id_: (arm(whole) if _knob(id_) in changed else ran, arm(rest)) for id_, rest in round_.arms.items()}
+    knob_of = {str(setting): setting.knob for setting in round_.whole}
+    tests = {id_: (arm(whole) if knob_of[id_] in changed else ran, arm(rest)) for id_, rest in round_.arms.items()}
     gains = {id_: gain for id_, (of, rest) in tests.items() if (gain := fit.gain(of.key, rest.key)) is not None}
     worst = min(gains, key=lambda id_: gains[id_].log, default="")
-    log_of = {_knob(id_): gain.log for id_, gain in gains.items()}
+    log_of = {knob_of[id_]: gain.log for id_, gain in gains.items()}
     if worst and gains[worst].df > 0 and gains[worst].upper(PART_ERROR / len(gains)) < 0:
         # Other settings may be slow only together with this one.
         gain = gains[worst]
         size, between = words.size(work.study, gain.speedup), words.interval(work.study, gain.ci)
         reason = f"With it the whole is {size} ({between}, {gain.num_blocks} blocks)."
         work.settle({worst: CandidateOutcome("slower", reason)})
-        whole = complete([one for one in whole if one.knob != _knob(worst)], work.study.candidates)
+        whole = complete([one for one in whole if one.knob != knob_of[worst]], work.study.candidates)
     wins = _compared(work, arm(whole), BASELINE, "everything") if whole else None
     if wins is not None:
         work.estimate([estimate_of(arm(whole).key, "", "prune", wins)])
@@ -244,7 +245,7 @@ def _pruned(work: Search, round_: Round) -> list[Setting]:
         untried = [one.setting for one in in_predicted_order(work) if one.setting not in tried]
         return _alone(work, _round_alone(work, [*rest, *(one for one in untried if one.knob in knobs)]))
     ps = _corrected(work, gains, tests)
-    drops = {_knob(id_) for id_, p in ps.items() if p > PART_ERROR}
+    drops = {knob_of[id_] for id_, p in ps.items() if p > PART_ERROR}
     kept = complete([one for one in whole if one.knob not in drops], work.study.candidates)
     explained = math.fsum(log_of.get(one.knob, 0.0) for one in kept)
     if wins.log - explained <= work.margin:
@@ -260,11 +261,6 @@ def _corrected(work: Search, gains: dict[str, Gain], arms: dict[str, tuple[Arm, 
         for id_, gain in gains.items()
     )
     return ps
-
-
-def _knob(id_: str) -> str:
-    """Return the knob of a setting; another value of the knob may replace the value that was left out."""
-    return id_.partition("=")[0]
 
 
 def _best_values(round_: Round, fit: Fit) -> list[Setting]:
@@ -321,7 +317,9 @@ def _alone(work: Search, round_: Round | None) -> list[Setting]:
     blocks = range(round_.first_block, round_.first_block + round_.num_blocks)
     work.run_blocks([BASELINE, *map(arm, round_.arms.values())], "prune", blocks)
     fit = Fit(work.trials("prune"))
-    gains = {id_: gain for id_ in round_.arms if (gain := fit.gain(id_)) is not None and gain.df > 0}
+    gains = {
+        id_: gain for id_ in round_.arms if (gain := fit.gain(arm(round_.arms[id_]).key)) is not None and gain.df > 0
+    }
     ps = _corrected(work, gains, {id_: (arm(round_.arms[id_]), BASELINE) for id_ in gains})
     ordered = sorted((id_ for id_ in ps if gains[id_].log > work.margin), key=lambda id_: -gains[id_].log)
     better = [id_ for id_ in ordered if ps[id_] <= PART_ERROR] or ordered[:1]

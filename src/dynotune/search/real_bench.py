@@ -30,6 +30,7 @@ from dynotune.measure.live import (
     switching,
 )
 from dynotune.probe.facts import num_oom_kills
+from dynotune.schema.arm import ids_of
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
@@ -384,7 +385,7 @@ class RealBench:
 
     def _once_warm_s(self, key: str, own_s: float, usual_s: float) -> float:
         """Return the seconds of a run of an arm; for an arm that compiles, of a run with warm caches."""
-        warms = any(one.needs_warm_cache and f" {one.id} " in f" {key} " for one in self._study.candidates)
+        warms = any(one.needs_warm_cache and one.id in ids_of(key) for one in self._study.candidates)
         if not warms or self._request.caches == "cold" or own_s <= usual_s:
             return own_s
         return usual_s + COLD_KEPT * (own_s - usual_s)

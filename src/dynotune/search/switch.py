@@ -213,9 +213,9 @@ def _hopeless(study: Study, quick: Sequence[Candidate], known: dict[str, Estimat
     margin, found = math.log1p(study.margin), dict[str, CandidateOutcome]()
     compiling = _compiling(quick)
     rest = [one for one in _bundle(quick) if one not in compiling]
-    by_gain = sorted(quick, key=lambda one: known[one.id].speedup if one.id in known else math.inf)
+    by_gain = sorted(quick, key=lambda one: known[one.key].speedup if one.key in known else math.inf)
     for one in sorted(by_gain, key=lambda one: one.setting in compiling):
-        single = known.get(one.id)
+        single = known.get(one.key)
         if single is None or single.ci is None:
             continue
         helps_alone = math.log(single.ci[1]) > margin

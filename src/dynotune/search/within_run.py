@@ -70,7 +70,7 @@ class Guards:
         if not chosen.settings or chosen.key in self._found:
             return self._found.get(chosen.key)
         ids = set(map(str, chosen.settings))
-        return next((one for one in self.told if one.ok and ids <= set(one.arm.split(" "))), None)
+        return next((one for one in self.told if one.ok and ids <= one.ids), None)
 
     def _compare(self, chosen: Arm, limit_s: float) -> Guarded | Unknown:
         try:

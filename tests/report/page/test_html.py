@@ -13,6 +13,7 @@ import pytest
 from dynotune.report.page import html
 from dynotune.report.page.html import markdown, page, write
 from dynotune.schema import document
+from dynotune.schema.arm import arm_key, ids_of
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.study import Study
@@ -82,14 +83,17 @@ def hostile(found: Any) -> Any:
 
     def changed(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: changed(inner) for name, inner in value.items()}
+            return {name: key(inner) if name in ("arm", "against") else changed(inner) for name, inner in value.items()}
         if isinstance(value, list):
             return [changed(inner) for inner in value]
         if not isinstance(value, str) or KINDS.match(value):
             return value
-        # In an arm's key each setting stays what its candidate is called.
+        # Each setting stays what its candidate is called.
         in_keys = re.sub(r"(?<![\w.])([a-z]+\.[A-Za-z])", rf"{escaped}\1", value)
         return in_keys if "=" in value else HOSTILE + value
+
+    def key(value: Any) -> Any:
+        return arm_key(map(changed, ids_of(value))) if isinstance(value, str) else value
 
     made = msgspec.json.decode(document.encode(found))
     named = {"facts": {HOSTILE + name: changed(value) for name, value in made["facts"].items()}}

@@ -14,7 +14,8 @@ from dynotune.report.page import plots
 from dynotune.report.page.plots import ratio_axis
 from dynotune.report.study.commands import compares, repeats
 from dynotune.report.study.header import arrow, pays_off
-from dynotune.report.study.rows import Tried, ablated, joints, level, long_time, medians, parts_of, saved, tried
+from dynotune.report.study.rows import Tried, ablated, joints, level, long_time, medians, saved, tried
+from dynotune.schema.arm import arm_key
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import BreakEven, Candidate, Estimate
 from dynotune.text import words
@@ -73,16 +74,17 @@ def test_what_a_setting_is_worth_is_the_whole_against_itself_without_it():
     assert (row.candidate.id, row.worth) == ("knob.a=1", whole)
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcdef"), VALUES), min_size=1, max_size=5, unique_by=lambda pair: pair[0]))
-def test_an_arm_is_taken_apart_into_its_settings_whatever_their_values_hold(pairs):
-    ids = [str(Setting(f"knob.{name}", value)) for name, value in pairs]
-    found = parts_of(" ".join(ids), ids)
-    assert found is not None
-    assert " ".join(found) == " ".join(ids)
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), VALUES), min_size=2, max_size=5, unique_by=lambda pair: pair[0]))
+def test_joint_of_settings_names_them_when_their_values_hold_spaces(pairs):
+    parts = [Setting(f"knob.{name}", value) for name, value in pairs]
+    candidates = [Candidate(setting=part, effect="exact") for part in parts]
+    together = estimate(arm_key(parts), 1.2)
+    (joint,) = joints(studies.empty(candidates=candidates, estimates=[together]))
+    assert joint.ids == sorted(map(str, parts))
 
 
-def test_an_arm_of_other_settings_is_not_taken_apart():
-    assert parts_of("knob.a=1 knob.z=1", ["knob.a=1", "knob.b=1"]) is None
+def test_joint_is_left_out_when_a_setting_is_no_candidate():
+    assert joints(of(estimate("knob.a=1 knob.z=1", 1.2))) == []
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from dynotune.measure.checks.tolerance import BY_PRECISION, Tolerance, allowed, 
 from dynotune.measure.live import lanes
 from dynotune.measure.live.arm_run import run_settings
 from dynotune.measure.live.outcome import refuse_rejected
+from dynotune.schema.arm import arm_key
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
@@ -232,7 +233,7 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
 
     `nudged`: readings of the baseline with weights moved by a rounding error.
     """
-    key = " ".join(map(str, sorted(settings, key=lambda setting: setting.knob)))
+    key = arm_key(settings)
     again = own.first if own.again is None else own.again
     if not len(own.first) == len(again) == len(arm):
         return Unknown(f"the baseline computes in {len(own.first)} processes, the arm in {len(arm)}")

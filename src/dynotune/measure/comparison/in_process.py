@@ -19,6 +19,7 @@ from dynotune.measure.live.pilot import PILOT_LIMIT_S
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.switching import HAS_ALREADY, SwitchedArms, switch_arms
 from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.schema.arm import arm_key
 from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Comparison, Pair
 from dynotune.schema.setting import Setting
 from dynotune.text import words
@@ -34,7 +35,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        return " ".join(map(str, self.settings))
+        return arm_key(self.settings)
 
 
 def why_not(request: CompareRequest) -> str:

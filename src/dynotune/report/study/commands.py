@@ -7,6 +7,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from dynotune.report.study.rows import Tried, tried
+from dynotune.schema.arm import arm_key
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Study
@@ -71,7 +72,7 @@ def _compare_alone(study: Study, row: Tried) -> Command:
     setting = row.candidate.setting
     needed = [one.setting for one in study.candidates if one.id in row.candidate.needs]
     told = row.alone.against if row.alone is not None else ""
-    beside = [one for one in needed if str(one) == told] or needed[:1]
+    beside = [one for one in needed if arm_key([one]) == told] or needed[:1]
     if not beside:
         return Command(f"{setting} alone", _compare(study, [setting], []))
     return Command(f"{setting} beside {beside[0]}", _compare(study, [setting, *beside], beside))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from dynotune.schema.arm import arm_key
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Objective
 from dynotune.schema.study import Candidate, Estimate, OutcomeKind, Phase, Study, Trial, without
@@ -157,28 +158,14 @@ def interval_of(estimate: Estimate) -> tuple[float, float] | None:
     return estimate.ci
 
 
-def parts_of(key: str, ids: Sequence[str]) -> list[str] | None:
-    """Return the settings in an arm's key; None if the key names unknown settings. A value may contain spaces."""
-    if key in ids:
-        return [key]
-    for first in ids:
-        if key.startswith(f"{first} "):
-            rest = parts_of(key[len(first) + 1 :], [other for other in ids if other != first])
-            if rest is not None:
-                return [first, *rest]
-    return None
-
-
 def joints(study: Study) -> list[Joint]:
-    ids = [candidate.id for candidate in study.candidates]
+    ids = {candidate.id for candidate in study.candidates}
     alone = {row.candidate.id: row.alone for row in tried(study)}
     found: dict[str, Joint] = {}
     for estimate in study.estimates:
-        if estimate.against or estimate.arm in ids or not sound(estimate):
-            continue
-        together = parts_of(estimate.arm, ids)
-        if together and len(together) > 1:
-            found[estimate.arm] = _joint(together, estimate, [alone[one] for one in together])
+        together = sorted(estimate.ids)
+        if not estimate.against and len(together) > 1 and estimate.ids <= ids and sound(estimate):
+            found[estimate.arm] = _joint(together, estimate, [alone[id_] for id_ in together])
     return sorted(found.values(), key=lambda row: -row.estimate.speedup)
 
 
@@ -201,7 +188,7 @@ def medians(study: Study) -> tuple[float, float] | None:
     """Return the objective's medians for the baseline and for the recipe, over the confirmation runs."""
     if not study.recipe:
         return None
-    key = " ".join(str(one) for one in sorted(study.recipe, key=lambda one: one.knob))
+    key = arm_key(study.recipe)
     runs = [trial for trial in study.trials if trial.phase == "confirm" and counts(trial)]
     sides = [[trial.value for trial in runs if trial.arm == arm and trial.value] for arm in ("", key)]
     return (statistics.median(sides[0]), statistics.median(sides[1])) if all(sides) else None
@@ -249,9 +236,10 @@ def _tried(study: Study, candidate: Candidate) -> Tried:
 
 def _estimate_alone(estimates: Sequence[Estimate], candidate: Candidate) -> Estimate | None:
     if candidate.needs:
-        pairs = [one for one in estimates if one.phase == "prune" and one.against in candidate.needs and sound(one)]
-        return next((one for one in reversed(pairs) if without(one.arm, candidate.id, ()) == one.against), None)
-    own = [one for one in estimates if one.arm == candidate.id and one.against == "" and sound(one)]
+        beside = [frozenset([id_]) for id_ in candidate.needs]
+        pairs = [one for one in estimates if one.phase == "prune" and one.against_ids in beside and sound(one)]
+        return next((one for one in reversed(pairs) if without(one.ids, candidate.id, ()) == one.against_ids), None)
+    own = [one for one in estimates if one.arm == candidate.key and one.against == "" and sound(one)]
     for phase in PREFERRED:
         if of_phase := [one for one in own if one.phase == phase]:
             return of_phase[-1]
@@ -266,10 +254,10 @@ def _worth(study: Study, candidate: Candidate) -> Estimate | None:
 
 def _is_of(estimate: Estimate, study: Study, candidate: Candidate) -> bool:
     """Return whether the two arms differ by the candidate and the settings that need it."""
-    rest = without(estimate.arm, candidate.id, study.candidates)
+    rest = without(estimate.ids, candidate.id, study.candidates)
     # Against the baseline as a whole, not as what was left out: then its p is corrected over several.
-    is_whole_of_one = not rest and estimate.arm == candidate.id and estimate.corrected_over == 1
-    return rest == estimate.against and not is_whole_of_one
+    is_whole_of_one = not rest and estimate.arm == candidate.key and estimate.corrected_over == 1
+    return rest == estimate.against_ids and not is_whole_of_one
 
 
 def _joint(together: list[str], estimate: Estimate, parts: Sequence[Estimate | None]) -> Joint:

@@ -14,3 +14,8 @@ def most(num: int) -> int:
 def is_brief() -> bool:
     """Tell whether an answer is cut to a screen: on a terminal, without `--verbose`. Pipes and files get all of it."""
     return sys.stdout is not None and sys.stdout.isatty() and not said["verbose"]
+
+
+def is_verbose() -> bool:
+    """Tell whether reports show what they otherwise leave out."""
+    return said["verbose"]

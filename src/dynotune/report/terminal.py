@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.status import Status
 from rich.text import Text
 
+from dynotune.report import loudness
 from dynotune.report.layout import table
 from dynotune.schema import redaction
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, FailedArm, Pair, Voided
@@ -211,6 +212,14 @@ def _measured(comparison: Comparison) -> list[str]:
         lines.append(
             f"Each block compared both arms within one process: at least {comparison.stretch_steps} steps with the "
             "candidate and at least as many without, twice each. --in-process never compares fresh processes."
+        )
+    if comparison.blocks is not None:
+        lines.append(words.blocks_before(comparison.blocks))
+    shift = comparison.baseline_shift
+    if shift is not None and (shift.is_shown or loudness.is_verbose()):
+        lines.append(
+            f"In the blocks, a step of the baseline took {words.baseline_shift(shift)} as long as in the plain window "
+            "before anything was recorded or switched."
         )
     if comparison.run.objective == "time-to-first-step":
         lines.append("Each run ended when its first step was known; the device was synchronised at its end.")

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+from dynotune.measure.comparison import launched
 from dynotune.schema.arm import arm_key
 from dynotune.schema.comparison import MAX_PAIRS, Comparison
 from dynotune.schema.setting import Setting
@@ -24,7 +25,7 @@ _BROKEN: tuple[OutcomeKind, ...] = ("failed", "out-of-memory", "rejected", "wron
 
 
 def conclude(work: Search) -> None:
-    confirmed = _within(work) or work.study.confirmed
+    confirmed = _answer(work)
     work.update(confirmed=confirmed)
     study = work.study
     proved = confirmed.candidate_settings if confirmed is not None and confirmed.verdict == "faster" else []
@@ -42,15 +43,18 @@ def conclude(work: Search) -> None:
     work.update(verdict=_verdict(work.study, spread))
 
 
-def _within(work: Search) -> Comparison | None:
-    """Return the proof, or else the last result, from blocks within one process, if fresh runs were undecided."""
+def _answer(work: Search) -> Comparison | None:
+    """Return the answer of fresh pairs, or of the blocks before them if these pairs decided nothing."""
     study = work.study
-    if study.confirmed is not None and study.confirmed.verdict not in (None, "undecided"):
-        return None
+    confirmed = None if study.confirmed is None else launched.stated(study.confirmed)
+    if confirmed is not None and (confirmed.verdict not in (None, "undecided") or confirmed.blocks is not None):
+        return confirmed
     found = proved_within(study)
-    if found is None and study.confirmed is None and work.alive():
+    if found is None and confirmed is None and work.alive():
         found = next(reversed(study.within), None)
-    return None if found is None or work.failure(arm(found.candidate_settings).key) else found
+    if found is None or work.failure(arm(found.candidate_settings).key):
+        return confirmed
+    return launched.proved(found)
 
 
 def pairs_needed(sd: float) -> int:

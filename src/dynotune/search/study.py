@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from dynotune.measure.comparison import judge_comparison, orders
+from dynotune.measure.comparison import judge_comparison, launched, orders
 from dynotune.measure.live import Watcher, lanes, pilot
 from dynotune.schema.comparison import (
     MAX_PAIRS,
@@ -37,7 +37,7 @@ from dynotune.search.fit import Fit, value_of
 from dynotune.search.outcomes import conclude
 from dynotune.search.prune import prune
 from dynotune.search.running import OutOfTime, Search, gave_nothing
-from dynotune.search.switch import fresh_fits, proved_within, switch
+from dynotune.search.switch import faster_within, switch
 
 MOST_SEEN_DF = 4
 """Most degrees of freedom taken from earlier runs: with more, a different spread of later runs would hardly count."""
@@ -77,7 +77,7 @@ def _go(work: Search) -> None:
         work.update(stage="prune")
     if work.study.stage == "prune":
         work.update(selected=prune(work), stage="confirm")
-    if work.study.selected and (work.study.rounds or proved_within(work.study) is None or fresh_fits(work)):
+    if work.study.selected:
         confirm(work, work.study.selected)
 
 
@@ -91,7 +91,8 @@ def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
     """Compare by fresh pairs (their maximum number is fixed first); None if too few for a verdict fit in the time.
 
     The pairs influenced no earlier choice, and their verdict follows the rules of `compare`. Earlier runs were of the
-    same command, so their spread is used in addition to the spread of the pairs, and fewer pairs are enough.
+    same command, so their spread is used in addition to the spread of the pairs, and fewer pairs are enough. Fewer are
+    also enough if blocks within one process proved the settings: then the pairs state the speed-up of a launch.
     """
     candidate = arm(settings)
     comparison = work.study.confirmed
@@ -134,12 +135,17 @@ def _begun(work: Search, candidate: Arm) -> Comparison | None:
     fit = Fit(work.trials("prune"))
     spread = fit.of_a_pair(*(key for key in (BASELINE.key, candidate.key) if fit.num_blocks(key)))
     seen = spread and Spread(NOISIER * spread.variance, min(spread.df, MOST_SEEN_DF))
+    blocks = next((one for one in faster_within(work.study) if arm(one.candidate_settings) == candidate), None)
+    if blocks is not None and (seen is None or seen.df < ENOUGH_SEEN_DF):
+        seen = launched.spread()
     fewest = MIN_PAIRS if seen is not None and seen.df >= ENOUGH_SEEN_DF else TELLING_PAIRS
     num, in_turn = len(work.bench.all_lanes()), int(work.bench.left_s() / (work.bench.run_s(BASELINE) + run_s))
     max_pairs = max(n for n in range(MAX_PAIRS + 1) if pilot.most_in_a_lane(n, num) <= max(0, in_turn))
     if max_pairs < fewest:
         return None
     comparison = _as_planned(work, work.comparison(candidate, max_pairs=max_pairs, run_s=run_s, seen=seen))
+    if blocks is not None:
+        comparison = replace(comparison, blocks=launched.blocks_answer(blocks))
     work.update(confirmed=comparison)
     work.watcher.say(f"Confirming {words.names(candidate.settings)} on up to {max_pairs} fresh pairs.")
     return comparison

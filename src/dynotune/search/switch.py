@@ -4,14 +4,15 @@ One process takes less time than fresh ones: no start is paid for, and differenc
 comes first, in blocks until there is a verdict; the time left then shows which settings it needs, and those are tested
 like the bundle. At most two arms are tested, each at half the error.
 
-If there is time for fresh pairs, they prove the recipe, and this stage only drops settings without any effect. A
-command that takes half a minute to start has no time for fresh pairs in three minutes: then these blocks are the proof.
+If there is time for fresh pairs that prove the recipe, this stage only drops settings without any effect. With less
+time, these blocks are the proof, and two fresh pairs state the speed-up of a launch. A command that takes half a minute
+to start has no time for these either: then the blocks state it, with the interval widened.
 """
 
 import math
 from collections.abc import Sequence
 
-from dynotune.schema.comparison import MAX_PAIRS, PRECISION, TELLING_PAIRS, Comparison
+from dynotune.schema.comparison import MAX_PAIRS, MIN_PAIRS, PRECISION, TELLING_PAIRS, Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
 from dynotune.search import words
@@ -28,6 +29,10 @@ FEWEST_BLOCKS = 3
 """Fewest blocks of an arm in turns: with fewer there is no estimate."""
 FRESH_RUNS = 1 + 2 * TELLING_PAIRS
 """Runs of the command for fresh pairs that prove a recipe, without the check of results."""
+STATING_RUNS = 1 + 2 * MIN_PAIRS
+"""Runs of the command for fresh pairs that state the speed-up of settings proved within one process."""
+STATING_SHARE = 0.5
+"""Most of the time left that is reserved for these pairs, so that the proof comes first."""
 FOR_THE_NEXT = 0.4
 """Share of the time left that is reserved for another arm, as long as an arm has no block."""
 LAUNCH_SHARE = 0.25
@@ -39,8 +44,7 @@ def switch(work: Search) -> None:
     quick = [one for one in in_predicted_order(work) if one.in_process]
     if not quick:
         return
-    # The time that is left at the end of this stage.
-    until_s = min(work.bench.run_s(BASELINE), LAUNCH_SHARE * work.bench.left_s())
+    until_s = _reserved_s(work)
     if not work.study.within and not switched(work.study):
         _test_first(work, quick, until_s)
     if fresh := fresh_fits(work):
@@ -65,6 +69,13 @@ def switch(work: Search) -> None:
         _tested(work, left, until_s)
     if (found := proved_within(work.study)) is not None:
         work.best = found.speedup, found.ci
+
+
+def _reserved_s(work: Search) -> float:
+    """Return the seconds to leave for later stages: for pairs that state the speed-up, or at least for one start."""
+    run_s, left_s = work.bench.run_s(BASELINE), work.bench.left_s()
+    pairs_s = STATING_RUNS * run_s
+    return pairs_s if pairs_s <= STATING_SHARE * left_s else min(run_s, LAUNCH_SHARE * left_s)
 
 
 def fresh_fits(work: Search) -> bool:

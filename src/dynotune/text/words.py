@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 
 from dynotune.schema.attribution import Predicted
-from dynotune.schema.comparison import MOST_PAIRS, Comparison
+from dynotune.schema.comparison import MOST_PAIRS, BaselineShift, BlocksAnswer, Comparison
 from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 
@@ -99,6 +99,19 @@ def so_far(speedup: float | None, ci: tuple[float, float] | None, left_s: float 
     if left_s is not None:
         parts.append(f"{max(0.0, left_s):.0f} s left")
     return ", ".join(parts)
+
+
+def baseline_shift(shift: BaselineShift) -> str:
+    """Write the time of a step of the blocks' baseline over that of the plain window: `1.004× (0.99× to 1.02×)`."""
+    return f"{times(shift.ratio, digits=3)} ({interval(shift.ci)})" if shift.ci else times(shift.ratio, digits=3)
+
+
+def blocks_before(blocks: BlocksAnswer) -> str:
+    """Write what blocks within one process said before fresh pairs, as a sentence."""
+    if blocks.speedup is None:
+        return "Blocks within one process said nothing before."
+    known = f"{times(blocks.speedup, digits=digits(blocks.ci))} ({interval(blocks.ci)})"
+    return f"Before the fresh pairs, {len(blocks.pairs)} blocks within one process said {known}."
 
 
 def gained(comparison: Comparison) -> tuple[str, str]:

@@ -1,7 +1,8 @@
 """Compare a candidate with the baseline: pairs of runs in random order, their statistics and the verdict.
 
 `protocol` runs or resumes a comparison. `stats` is the group-sequential test, `boundary` computes the test's levels,
-and `schedule` sets its interim looks and the order of runs. `objective` computes the value of a run, and `summary`
+and `schedule` sets its interim looks and the order of runs. `launched` keeps how far answers from blocks within one
+process were off when launched, and widens their intervals by it. `objective` computes the value of a run, and `summary`
 fills the struct that is stored.
 
 `measure.live` makes the runs. `measure.live.switching` switches between baseline and candidates within one live run.
@@ -18,6 +19,7 @@ __all__ = [
     "in_process",
     "judge",
     "judge_comparison",
+    "launched",
     "objective",
     "orders",
     "pays_off",

@@ -164,10 +164,11 @@ class _Session:
             if self._runner is not None and self._runner.live is not None:
                 self._runner.end()
             self._pairs(self._pilots())
-        except UsageError:
+        except UsageError as error:
             # The time is too short for fresh pairs; blocks may have an answer already.
             if self._comparison.blocks is None:
                 raise
+            self._update(verdict="undecided", reason=error.message, speedup=None, ci=None)
             self._keep(launched.stated(self._comparison))
         except _ArmFailed as failed:
             self._summarise(failed=failed.arm, num_pairs=len(self._comparison.pairs))

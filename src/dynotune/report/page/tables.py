@@ -105,6 +105,29 @@ def readback(study: Study) -> Table:
     return Table("Read back from the running program", header, rows)
 
 
+def within(study: Study) -> Table:
+    """Return what blocks within one process said of each arm, and whether their baseline was as in the plain window."""
+    header = (
+        "Settings:code | Verdict:text | Speed-up:number | Interval:number | Blocks:number | Baseline:text | Note:text"
+    )
+    rows = []
+    for one in study.within:
+        baseline = words.baseline_shift(one.baseline_shift) if one.baseline_shift is not None else words.UNKNOWN
+        rows.append(
+            [
+                words.settings(one.candidate_settings),
+                one.verdict or NOTHING,
+                words.speedup(one),
+                words.interval(one.ci),
+                str(one.num_pairs),
+                baseline,
+                one.only_chooses or one.reason or NOTHING,
+            ]
+        )
+    about = "Blocks within one process; Baseline: time of its step there over its time in the plain window"
+    return Table(about, header, rows)
+
+
 def attempts(study: Study) -> Table:
     header = "Began:text | Ended:text | Ended by:text"
     rows = [[_time(one.began), _time(one.ended), one.ended_by or NOTHING] for one in study.attempts]
@@ -147,6 +170,7 @@ def tables(study: Study) -> dict[str, Table]:
         "together": _together(study),
         "bounds": _bounds(study),
         "pairs": _pairs(study),
+        "within": within(study),
         "search": search(study),
         "failures": failures(study),
         "guarded": _guarded(study),

@@ -12,12 +12,13 @@ from rich.text import Text
 
 from dynotune.report.bars import OF_A_STEP
 from dynotune.report.layout import ShellCommand, fields, table
-from dynotune.report.loudness import most
+from dynotune.report.loudness import is_verbose, most
 from dynotune.report.study.commands import RECIPE, repeats
 from dynotune.report.study.header import headline, pays_off, stats
 from dynotune.report.study.rows import KINDS, Tried, ablated, interval_of, tried
 from dynotune.report.trace_parts import on_one_scale, prose, title
 from dynotune.schema.attribution import Shares
+from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Timing
@@ -63,9 +64,21 @@ def _head(study: Study) -> RenderableType:
         *([("from, to", told["Before and after"])] if "Before and after" in told else []),
         *([("began from", words.plain(told["Began from"]))] if "Began from" in told else []),
         ("search", told["Search"] + noise),
+        *(("in blocks", _in_blocks(one)) for one in study.within if is_verbose()),
         ("machine", told["Machine"]),
     ]
     return fields(rows)
+
+
+def _in_blocks(comparison: Comparison) -> str:
+    """Say what blocks within one process said of an arm, and how their baseline compares with the plain window."""
+    shift = comparison.baseline_shift
+    baseline = "unknown" if shift is None else words.baseline_shift(shift)
+    return (
+        f"{words.plain(words.settings(comparison.candidate_settings))}: {words.speedup(comparison)} "
+        f"({words.interval(comparison.ci)}, {comparison.num_pairs} blocks); a step of the baseline against the plain "
+        f"window: {baseline}"
+    )
 
 
 def _recipe(study: Study) -> Iterator[RenderableType]:

@@ -182,8 +182,8 @@ def objective(comparison: Comparison) -> tuple[str, list[str]]:
 
 def _failure(comparison: Comparison, failed: FailedArm) -> RenderableType:
     chosen = comparison.candidate_settings if failed.arm == "candidate" else comparison.run.settings
-    ending = f"by signal {-failed.exit_code}" if failed.exit_code < 0 else f"with exit code {failed.exit_code}"
-    what = f"The command failed in the {failed.arm} ({words.settings(chosen, separator=' ')}), {ending}."
+    arm = f"{failed.arm} ({words.settings(chosen, separator=' ')})"
+    what = f"The command failed in the {arm}, {words.ending(failed.exit_code)}."
     lines = [Text(what, style="red"), *(Text(f"  │ {line}", style="dim") for line in failed.last_lines)]
     return Padding(Group(*lines), (1, 0, 0, 0))
 

@@ -205,7 +205,7 @@ def rule(
     """Make a `Rule` of the decorated function, with the texts of findings.toml.
 
     Args:
-        family: the subject of the rule, stated here: moving the function to another module leaves it as it is.
+        family: the subject of the rule, which does not depend on the module of the function.
         id: for a rule made from a row of a table; otherwise the function's name with dashes.
         candidates: settings besides those of findings.toml, if a table of the program names them.
         told: texts that several rules share, in place of findings.toml.

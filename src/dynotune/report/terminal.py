@@ -212,6 +212,11 @@ def _measured(comparison: Comparison) -> list[str]:
             f"Each block compared both arms within one process: at least {comparison.stretch_steps} steps with the "
             "candidate and at least as many without, twice each. --in-process never compares fresh processes."
         )
+        lines += [
+            f"While {one.knob}={one.asked} was on, dynotune read {one.found} ({one.witness})."
+            for one in comparison.readback.values()
+            if one.ok
+        ]
     if comparison.run.objective == "time-to-first-step":
         lines.append("Each run ended when its first step was known; the device was synchronised at its end.")
     if comparison.run.objective == "latency-p99":

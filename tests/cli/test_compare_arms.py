@@ -11,6 +11,8 @@ import pytest
 from dynotune import cli
 from dynotune.cli import compare as comparing
 from dynotune.launch.process import sandbox
+from dynotune.report.page.html import markdown
+from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
 
@@ -81,6 +83,33 @@ def test_settings_that_can_be_switched_are_compared_within_one_run(user):
     comparison = user.comparison()
     assert comparison["within"] and comparison["pairs"], done.stderr
     assert "block" in done.stdout
+
+
+STEPS = """
+import time, torch
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.AdamW(net.parameters())
+while True:
+    net(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.005)
+"""
+
+
+def test_comparison_shows_what_was_read_back_when_a_fused_optimizer_is_switched(user):
+    user.write("train.py", STEPS)
+    done = user.compares("optimizer.fused=true", "--in-process", "only", "--", sys.executable, "train.py")
+    assert done.returncode == 0, done.stderr
+    groups = "fused of the optimizers' parameter groups"
+    assert user.comparison()["within"]
+    assert user.comparison()["readback"]["optimizer.fused"] == {
+        "knob": "optimizer.fused", "asked": "true", "found": "true", "witness": groups, "ok": True, "detail": "",
+    }  # fmt: skip
+    said = " ".join(done.stdout.split())
+    assert f"While optimizer.fused=true was on, dynotune read true ({groups})." in said
+    comparison = document.read(user.comparison_folder() / "comparison.json", Comparison)
+    assert f"| `optimizer.fused=true` | `true` | {groups} | in effect |" in markdown(comparison)
 
 
 def test_what_cannot_be_switched_is_refused_where_nothing_else_is_wanted(user):

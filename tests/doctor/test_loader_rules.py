@@ -27,7 +27,7 @@ from dynotune.schema.trace_summary import Place
 from .observations import attribution, loss, observed, timing
 
 CORES: dict[str, Any] = {"host.num_cores": 8}
-FAMILIES = ("loader", "batches", "pinning", "transfer", "sync", "memory")
+FAMILIES = ("loader", "batches", "transfer", "sync", "memory")
 
 
 def loading(**fields: Any) -> Loading:

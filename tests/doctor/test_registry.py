@@ -8,11 +8,12 @@ import re
 import textwrap
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
-from dynotune.doctor import Missing, ObservationView, all_rules, examine, registry, rule, rules
+from dynotune.doctor import Family, Missing, ObservationView, all_rules, examine, registry, rule, rules
 from dynotune.doctor.declaration import Judgement
 from dynotune.schema.diagnosis import NotKnown
 from dynotune.schema.facts import Unknown
@@ -35,7 +36,7 @@ def made(monkeypatch):
                 raise Missing(missing, "nobody knows")
             yield Judgement(claim="", severity=severity, share=Unknown("none") if share is None else share)
 
-        rules[name] = rule(id=name, scope=scope, explains=explains, **TEXTS)(judge)
+        rules[name] = rule(family="work", id=name, scope=scope, explains=explains, **TEXTS)(judge)
 
     return make
 
@@ -98,7 +99,7 @@ def test_a_rule_that_lacks_a_fact_is_unknown_and_the_others_are_asked_all_the_sa
 
 def judged_once(judgement, **declared):
     """The findings of a rule that concludes this."""
-    return list(rule(id="a", **TEXTS, **declared)(lambda view: [judgement])(ObservationView(observed())))
+    return list(rule(family="work", id="a", **TEXTS, **declared)(lambda view: [judgement])(ObservationView(observed())))
 
 
 def test_the_severity_is_that_of_the_share_and_a_cost_too_small_to_tell_is_no_finding():
@@ -146,12 +147,30 @@ def test_every_entry_of_the_findings_belongs_to_a_rule():
 
 def test_an_entry_with_an_unknown_field_is_refused():
     with pytest.raises(msgspec.ValidationError):
-        rule(id="a", remedies=["r"], **TEXTS)(lambda view: [])
+        rule(family="work", id="a", remedies=["r"], **TEXTS)(lambda view: [])
 
 
-def test_every_family_is_listed():
+def test_every_module_of_rules_is_asked():
     modules = {path.stem for path in Path(rules.__file__).parent.glob("*.py")} - {"__init__"}
-    assert {each.family for each in all_rules().values()} == modules
+    assert {each.judge.__module__.rpartition(".")[2] for each in all_rules().values()} == modules
+
+
+def test_every_declared_family_has_a_rule():
+    assert {each.family for each in all_rules().values()} == set(get_args(Family))
+
+
+def test_rule_keeps_its_family_when_its_function_moves_to_another_module():
+    def judge(view):
+        return []
+
+    judge.__module__ = "dynotune.doctor.rules.host"
+    assert rule(family="phases", id="a", **TEXTS)(judge).family == "phases"
+
+
+def test_families_that_the_order_of_findings_depends_on_are_declared():
+    assert {*registry._OF_IDLE_TIME, *registry._OF_MACHINE} <= set(get_args(Family))
+    machine = {each.family for each in all_rules().values() if each.family.startswith("machine_")}
+    assert machine == set(registry._OF_MACHINE)
 
 
 def test_every_rule_tells_what_it_sees_costs_and_when_it_is_wrong():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -10,10 +11,24 @@ from hypothesis import strategies as st
 
 from dynotune.schema.attribution import Predicted
 from dynotune.schema.comparison import MOST_PAIRS
-from dynotune.text import words
+from dynotune.text import exit_codes, words
 
 RATIOS = st.floats(min_value=0, exclude_min=True, allow_infinity=True)
 SAID = [words.interval, words.percent_interval, words.saved_interval]
+
+
+@pytest.mark.parametrize(("exit_code", "said"), [(0, "with exit code 0"), (3, "with exit code 3"), (-9, "by signal 9")])
+def test_ending_names_the_signal_when_the_exit_code_is_negative(exit_code, said):
+    assert words.ending(exit_code) == said
+
+
+def test_ending_is_the_only_place_that_spells_an_exit_code():
+    """A number after "exit code" or "signal" elsewhere would show exit code -9, or other words for it."""
+    sources = Path(words.__file__).parents[1]
+    spelt = re.compile(r"(?:exit code|by signal|with signal)\W*\{")
+    files = [path for path in sources.rglob("*") if path.suffix in (".py", ".md", ".html", ".told", ".toml")]
+    places = [path for path in files if spelt.search(path.read_text("utf-8")) and "agent" not in path.parts]
+    assert places == [Path(exit_codes.__file__)]
 
 
 def test_a_verdict_is_said_as_a_person_would_say_it(comparison):

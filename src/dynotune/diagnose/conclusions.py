@@ -8,7 +8,7 @@ from importlib.resources import files
 import msgspec
 
 from dynotune.diagnose.attribute import IMBALANCE, PART_OF
-from dynotune.doctor import ObservationView, all_rules, examine
+from dynotune.doctor import Family, ObservationView, all_rules, examine
 from dynotune.schema.attribution import Attribution, Predicted
 from dynotune.schema.diagnosis import Bottleneck, Diagnosis, Finding, Forecast, UpperBound
 from dynotune.schema.facts import Unknown
@@ -29,7 +29,9 @@ OPERATORS_DOMINATE = 0.50
 _TABLE = tomllib.loads(files(__package__).joinpath("conclusions.toml").read_text("utf-8"))
 ALLOCATOR, GENERAL = frozenset[str](_TABLE["allocator"]), frozenset[str](_TABLE["general"])
 BOTTLENECK_OF = msgspec.convert(_TABLE["bottleneck_of"], dict[str, Bottleneck])
-FAMILIES = msgspec.convert(_TABLE["families"], dict[Bottleneck, list[str]])
+FAMILIES = msgspec.convert(_TABLE["families"], dict[Bottleneck, list[Family]])
+OF_SOME_STEPS: Family = "phases"
+"""Family of findings about work that only some steps do, such as validation."""
 _ON_DEVICE = msgspec.convert(_TABLE["on_device"], dict[Bottleneck, str])
 _ON_HOST = _ON_DEVICE | msgspec.convert(_TABLE["on_host"], dict[Bottleneck, str])
 
@@ -160,7 +162,7 @@ def _of_some_steps(findings: Iterable[Finding]) -> Finding | None:
     found = [
         (finding.share, finding)
         for finding in findings
-        if finding.id in rules and rules[finding.id].family == "phases" and not isinstance(finding.share, Unknown)
+        if finding.id in rules and rules[finding.id].family == OF_SOME_STEPS and not isinstance(finding.share, Unknown)
     ]
     share, finding = max(found, key=lambda pair: pair[0], default=(0.0, None))
     return finding if share >= LEAST_AVOIDABLE else None
@@ -174,12 +176,12 @@ def leading_finding(found: Bottleneck, findings: Iterable[Finding]) -> Finding |
         for finding in findings
         if finding.kind == "speed"
         and not isinstance(finding.share, Unknown)
-        and found in _bottlenecks(finding, rules[finding.id].family if finding.id in rules else "")
+        and found in _bottlenecks(finding, rules[finding.id].family if finding.id in rules else None)
     ]
     return max(of_it, key=lambda finding: finding.share if isinstance(finding.share, float) else 0.0, default=None)
 
 
-def _bottlenecks(finding: Finding, family: str) -> set[Bottleneck]:
+def _bottlenecks(finding: Finding, family: Family | None) -> set[Bottleneck]:
     """Return a finding's bottlenecks: by its cause in the trace, by causes it explains, or by its rule's family."""
     ids = (finding.id, *finding.also)
     if any(id_ in ALLOCATOR for id_ in ids):

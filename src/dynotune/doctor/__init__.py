@@ -9,12 +9,13 @@ Other rooms collect the facts: `probe` asks the machine, `diagnose` watches a co
 """
 
 from dynotune.doctor.bounds import bound_of_compiling
-from dynotune.doctor.declaration import Judgement, Rule, rule
+from dynotune.doctor.declaration import Family, Judgement, Rule, rule
 from dynotune.doctor.machine import differences
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.registry import all_rules, examine, explain, explained, seen_here
 
 __all__ = [
+    "Family",
     "Judgement",
     "Missing",
     "ObservationView",

@@ -22,6 +22,32 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 Scope = Literal["machine", "program"]
+Family = Literal[
+    "algorithms",
+    "batches",
+    "code",
+    "compile",
+    "distributed",
+    "environment",
+    "environment_variables",
+    "host",
+    "jitter",
+    "kernels",
+    "lines",
+    "loader",
+    "machine_gpu",
+    "machine_host",
+    "machine_memory",
+    "memory",
+    "memory_terms",
+    "phases",
+    "precision",
+    "startup",
+    "sync",
+    "transfer",
+    "work",
+]
+"""The subject of a rule: what its findings are about. The reference lists findings by family."""
 COST_OF_KIND: dict[Kind, float | Unknown] = {
     "speed": NOT_MEASURED,
     "start": 0.0,
@@ -76,6 +102,7 @@ class Rule:
     """One rule. Call it with a view to get its findings.
 
     Args:
+        family: the subject of the rule; diagnoses and the order of findings depend on it.
         scope: `machine` for a rule that needs only facts; `program` for a rule that needs a watched command.
         sees, costs, wrong_when: prose for readers: what the rule looks at, what the finding costs, when it is wrong.
         offers: default candidates of a finding; a knob without a value if the finding computes the value.
@@ -85,6 +112,7 @@ class Rule:
     """
 
     id: str
+    family: Family
     scope: Scope
     title: str
     sees: str
@@ -97,11 +125,6 @@ class Rule:
     commands: tuple[str, ...]
     on_cuda: bool
     judge: Judge
-
-    @property
-    def family(self) -> str:
-        """Return the name of the module that defines the rule."""
-        return self.judge.__module__.rpartition(".")[2]
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -172,6 +195,7 @@ _PROSE: dict[str, dict[str, Any]] = tomllib.loads(files(__package__).joinpath("f
 
 def rule(
     *,
+    family: Family,
     id: str = "",
     candidates: Iterable[Setting | str] = (),
     scope: Scope = "program",
@@ -181,6 +205,7 @@ def rule(
     """Make a `Rule` of the decorated function, with the texts of findings.toml.
 
     Args:
+        family: the subject of the rule, which does not depend on the module of the function.
         id: for a rule made from a row of a table; otherwise the function's name with dashes.
         candidates: settings besides those of findings.toml, if a table of the program names them.
         told: texts that several rules share, in place of findings.toml.
@@ -192,7 +217,7 @@ def rule(
         offers = (*(each if isinstance(each, str) else Setting(*each) for each in prose.candidates), *candidates)
         words = (prose.title, prose.sees, prose.costs, prose.wrong_when)
         found = (prose.kind, prose.remedy, prose.commands)
-        return Rule(name, scope, *words, offers, prose.explains, *found, on_cuda, judge)
+        return Rule(name, family, scope, *words, offers, prose.explains, *found, on_cuda, judge)
 
     return made
 

@@ -9,7 +9,7 @@ import msgspec
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import at_most, idle_in_doubt
-from dynotune.doctor.declaration import Rule, Scope
+from dynotune.doctor.declaration import Family, Rule, Scope
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.doctor.rules import RULES
 from dynotune.schema.claims import Claim, Explained, Explanation
@@ -18,8 +18,10 @@ from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 
-_OF_IDLE_TIME = ("host", "sync")
+_OF_IDLE_TIME: tuple[Family, ...] = ("host", "sync")
 """Families whose findings cost a part of a plain step that the recorded device work does not explain."""
+_OF_MACHINE: tuple[Family, ...] = ("machine_gpu", "machine_host", "machine_memory")
+"""Families whose findings are conditions of the machine, which follow the program's own findings."""
 _RULES = {rule.id: rule for rule in RULES}
 MOST_NEAR = 3
 SHORTEST_PART = 4
@@ -115,7 +117,7 @@ def _weight(finding: Finding) -> tuple[bool, bool, int, float, str]:
     """Return the sort key: a condition of the machine follows the program's own findings, unless they hardly matter."""
     share = 0.0 if isinstance(finding.share, Unknown) else finding.share
     rule = all_rules().get(finding.id)
-    of_machine = rule is not None and rule.family.startswith("machine_")
+    of_machine = rule is not None and rule.family in _OF_MACHINE
     severity = ("high", "medium", "low").index(finding.severity)
     return finding.severity == "low", of_machine, severity, -share, finding.id
 

@@ -183,8 +183,8 @@ def objective(comparison: Comparison) -> tuple[str, list[str]]:
 
 def _failure(comparison: Comparison, failed: FailedArm) -> RenderableType:
     chosen = comparison.candidate_settings if failed.arm == "candidate" else comparison.run.settings
-    ending = f"by signal {-failed.exit_code}" if failed.exit_code < 0 else f"with exit code {failed.exit_code}"
-    what = f"The command failed in the {failed.arm} ({words.settings(chosen, separator=' ')}), {ending}."
+    arm = f"{failed.arm} ({words.settings(chosen, separator=' ')})"
+    what = f"The command failed in the {arm}, {words.ending(failed.exit_code)}."
     lines = [Text(what, style="red"), *(Text(f"  │ {line}", style="dim") for line in failed.last_lines)]
     return Padding(Group(*lines), (1, 0, 0, 0))
 
@@ -213,6 +213,11 @@ def _measured(comparison: Comparison) -> list[str]:
             f"Each block compared both arms within one process: at least {comparison.stretch_steps} steps with the "
             "candidate and at least as many without, twice each. --in-process never compares fresh processes."
         )
+        lines += [
+            f"While {one.knob}={one.asked} was on, dynotune read {one.found} ({one.witness})."
+            for one in comparison.readback.values()
+            if one.ok
+        ]
     if comparison.blocks is not None:
         lines.append(words.blocks_before(comparison.blocks))
     shift = comparison.baseline_shift

@@ -1,7 +1,8 @@
 """The settings of an arm as one text, from which a reader gets exactly these settings back.
 
-The identity of an arm is the set of its settings. Documents record the set as a text, its key. A setting whose
-text holds white space, a quote or a backslash is quoted as in a shell. Version 0.2 quoted nothing; `ids_of` reads both.
+The identity of an arm is the set of its settings. Documents record the set as a text, its key. A setting
+whose text holds white space, a quote or a backslash is quoted as in a shell. Version 0.2 quoted nothing;
+`ids_of` reads both forms.
 """
 
 import functools
@@ -18,7 +19,7 @@ _KEY = re.compile(rf"{_SETTING}(?: {_SETTING})*")
 
 
 def arm_key(settings: Iterable[object]) -> str:
-    """Write settings, or their texts, as the key of their arm: sorted by knob and separated by spaces; "" for none."""
+    """Write settings, or their texts, as the key of their arm: sorted by knob, with spaces between; "" for none."""
     ids = sorted(map(str, settings), key=lambda id_: (id_.partition("=")[0], id_))
     return " ".join(shlex.quote(id_) if _SPECIAL.search(id_) else id_ for id_ in ids)
 
@@ -33,8 +34,11 @@ def ids_of(key: str) -> frozenset[str]:
         return frozenset()
     if not _KEY.fullmatch(key):
         return frozenset(re.split(rf" (?={_BEGIN})", key))
-    words = re.findall(_SETTING, key)
-    return frozenset(word[1:-1].replace(_QUOTE_WITHIN, "'") if word.startswith("'") else word for word in words)
+    return frozenset(map(_unquoted, re.findall(_SETTING, key)))
+
+
+def _unquoted(word: str) -> str:
+    return word[1:-1].replace(_QUOTE_WITHIN, "'") if word.startswith("'") else word
 
 
 @functools.cache

@@ -80,7 +80,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def without(ids: frozenset[str], id_: str, candidates: Iterable[Candidate]) -> frozenset[str] | None:
-    """Return an arm's settings without one setting and those that need it; None if the arm lacks the setting."""
+    """Return an arm's settings without one setting and those that need it; None if the arm lacks it."""
     return ids - {id_, *(one.id for one in candidates if id_ in one.needs)} if id_ in ids else None
 
 
@@ -96,7 +96,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one arm. Trials are in order of time.
 
     Args:
-        arm: the arm's settings as written by `arm_key`; "" is the baseline. An older text is brought into this form.
+        arm: the arm's settings as written by `arm_key`; "" is the baseline. Older texts take this form.
         block: runs of one block are compared with each other; counted from 1 within a phase; 0 for a pilot.
         value: value of the objective, above 0, lower is better: seconds per sample (or step), seconds, bytes, or joules
             per sample; None if the run gave no value.

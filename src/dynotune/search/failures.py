@@ -15,6 +15,7 @@ from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, 
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import Run
 from dynotune.schema.study import Ended
+from dynotune.text import words
 
 NUM_LINES = 200
 """Number of last output lines to search: torchrun and the interpreter print further lines after the reason."""
@@ -57,9 +58,7 @@ def answer(
     kills = num_oom_kills()
     if killed and not isinstance(kills, Unknown) and not isinstance(kills_before, Unknown) and kills > kills_before:
         return "out-of-memory", "the kernel killed a process: the machine's memory ran out"
-    code = error.command_exit_code
-    how = f"exit code {code}" if code >= 0 else f"ended by signal {-code}"
-    return "failed", error_line(folder) or how
+    return "failed", error_line(folder) or f"it ended {words.ending(error.command_exit_code)}"
 
 
 def rejection(outcome: Outcome) -> str:

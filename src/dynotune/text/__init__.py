@@ -1,6 +1,7 @@
 """Numbers, times, sizes and names as people read them.
 
-`words` has a function for each kind of value. `report` builds tables and pages.
+`words` has a function for each kind of value, and `exit_codes` says how a process ended. `report` builds tables and
+pages.
 """
 
-__all__ = ["words"]
+__all__ = ["exit_codes", "words"]

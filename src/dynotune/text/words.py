@@ -8,6 +8,7 @@ from dynotune.schema.attribution import Predicted
 from dynotune.schema.comparison import MOST_PAIRS, BaselineShift, BlocksAnswer, Comparison
 from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
+from dynotune.text.exit_codes import ending as ending
 
 UNKNOWN = "unknown"
 # Up to this ratio a percentage is easier to read than a factor.

@@ -136,7 +136,7 @@ class Watcher:
         follower = self.follower
         if follower.is_over:
             code = follower.exit_code
-            how = "" if code is None else f" with exit code {code}" if code >= 0 else f" by signal {-code}"
+            how = "" if code is None else f" {words.ending(code)}"
             return f"The program has ended{how}, after {look.step:,} steps."
         if not look.step:
             hint = " If it has a loop that is not found, name its function: --step-function MODULE:FUNCTION."

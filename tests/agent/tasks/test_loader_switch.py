@@ -70,7 +70,7 @@ own = iter(DataLoader(Held(), num_workers=2, prefetch_factor=4))
 sources = _Sources(own, SimpleNamespace(torch=torch), print)
 other = sources._others[("num_workers", 2),] = iter(DataLoader(list(range(60, 80)), num_workers=2))
 once()
-sources.turn(own, (("num_workers", 2),), {})
+sources.turn(own, (("num_workers", 2),), {}, {})
 print("while the other is drawn from", sources.waiting((("num_workers", 2),))[0])
 for _ in range(2):
     gate.release()
@@ -81,7 +81,7 @@ for _ in range(200):
     gate.release()
 sources.release_own()
 drawn = [int(type(own).__next__(own))]  # as another task draws
-assert sources.turn(own, None, {}) is own
+assert sources.turn(own, None, {}, {}) is own
 while True:
     try:
         drawn.append(int(sources.draw(type(own).__next__, own, own)))

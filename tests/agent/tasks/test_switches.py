@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dynotune.agent.tasks.arm import Arm
-from dynotune.agent.tasks.switches import HasAlready, NotSwitched
+from dynotune.agent.tasks.arm import _SWITCHES, Arm
+from dynotune.agent.tasks.switches import HasAlready, NotSwitched, Switch
 
 from .fake_program import fake_program
 
@@ -76,6 +76,47 @@ def test_every_setting_of_an_arm_holds_while_it_is_on_and_not_before_or_after(sw
         assert (found["threads"], found["precision"], found["cudnn"]) == (other, "medium", not before["cudnn"])
         arm.off()
         assert settings_now() == before
+
+
+def test_every_switch_reads_its_settings_back():
+    for made in {*_SWITCHES.values()}:
+        assert made.read is not Switch.read, made.__name__
+
+
+def test_global_settings_are_read_back_when_the_arm_is_on(switch):
+    before = settings_now()
+    other = 1 if before["threads"] > 1 else 2
+    arm = switch(
+        planned("host.num_threads", THREADS, other), planned("cudnn.deterministic", CUDNN, not before["cudnn"])
+    )
+    arm.on()
+    answers = {one["knob"]: (one["found"], one["witness"], one["ok"]) for one in arm.acted()}
+    torch.set_num_threads(before["threads"])  # a program that changes the setting meanwhile
+    with pytest.raises(NotSwitched, match=r"host\.num_threads did not act"):
+        arm.acted()
+    torch.set_num_threads(other)
+    arm.off()
+    assert answers == {
+        "host.num_threads": (str(other), "torch.get_num_threads()", True),
+        "cudnn.deterministic": (str(not before["cudnn"]).lower(), "torch.backends.cudnn.deterministic", True),
+    }
+
+
+def test_fused_is_read_from_the_parameter_groups_when_the_arm_is_on(switch):
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
+    site = {"type": "constructor", "targets": ["torch.optim.Adam", "torch.optim.AdamW"], "argument": "fused"}
+    arm = switch(planned("optimizer.fused", site, True))
+    arm.on()
+    (answer,) = arm.acted()
+    assert (answer["found"], answer["witness"], answer["ok"]) == (
+        "true",
+        "fused of the optimizers' parameter groups",
+        True,
+    )
+    optimizer.param_groups[0]["fused"] = None
+    with pytest.raises(NotSwitched, match=r"optimizer\.fused did not act"):
+        arm.acted()
+    arm.off()
 
 
 def test_what_a_setter_sets_beside_its_value_is_put_back(switch):
@@ -221,6 +262,7 @@ def test_quantized_weights_are_exchanged_for_the_own_ones_and_back(switch, progr
     for _ in range(3):
         arm.on()
         assert [net[0].weight] == halved
+        assert [(one["found"], one["ok"]) for one in arm.acted()] == [("int8-weights", True)]
         arm.off()
         assert net[0].weight is own
 

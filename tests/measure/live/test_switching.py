@@ -11,11 +11,14 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dynotune import knobs
+from dynotune.agent.apply.site import chosen
+from dynotune.agent.tasks.arm import _SWITCHES
 from dynotune.launch.records.record import Record, Step
 from dynotune.measure.checks import guard
 from dynotune.measure.live import switching
@@ -28,6 +31,7 @@ from dynotune.measure.live.switching import (
     switch_arms,
     why_left_behind,
 )
+from dynotune.schema.arm import ids_of
 from dynotune.search.bench import arm
 
 from ...fakes import Watcher, record, spec
@@ -330,9 +334,12 @@ def test_a_program_that_ends_too_soon_says_so(switch):
 
 
 def held(found, *keys):
-    """No arm was given up, and the program ended by no error of its own."""
+    """No arm was given up, the program ended by no error of its own, and each block read all its settings back."""
     assert found.given_up == {} and found.reason == ""
     assert set(found.blocks) == set(keys)
+    for key, blocks in found.blocks.items():
+        for block in blocks:
+            assert {f"{one.knob}={one.found}": one.ok for one in block.readback} == dict.fromkeys(ids_of(key), True)
     return found
 
 
@@ -447,6 +454,84 @@ def test_batches_of_other_workers_come_in_between_and_each_sample_once_an_epoch(
     # A loader that is made anew for each epoch has its samples counted all along, too.
     assert switching.counts_samples(found.blocks[key])
     assert found.reason == "" and int(seen.read_text()) >= 1
+
+
+ALL_KINDS = """
+import torch
+from torch.utils.data import DataLoader
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 4))
+optimizer = torch.optim.AdamW(model.parameters(), 0.001)
+plain = torch.compile
+torch.compile = lambda function, **options: plain(function, backend="eager")
+for images in DataLoader(torch.randn(3_000_000, 1).expand(-1, 3 * 64), batch_size=8):
+    model(images.reshape(-1, 3, 8, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+SERVES = """
+import sys, torch, types
+def quantize_(model, config, filter_fn):
+    for name, layer in model.named_modules():
+        if filter_fn(layer, name):
+            layer.weight = torch.nn.Parameter(layer.weight / 2)
+sys.modules["torchao"] = sys.modules["torchao.quantization"] = torchao = types.ModuleType("torchao")
+torchao.quantization, torchao.quantize_, torchao.Int8WeightOnlyConfig = torchao, quantize_, dict
+model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU()).eval()
+while True:
+    model(torch.randn(8, 16))
+"""
+READ_BACK = {
+    "attr": (ALL_KINDS, "cudnn.deterministic=true"),
+    "call": (ALL_KINDS, "host.num_threads=2"),
+    "autocast": (ALL_KINDS, "precision.autocast=bf16"),
+    "channels_last": (ALL_KINDS, "layout.channels_last=true"),
+    "compile": (ALL_KINDS, "compile.mode=default"),
+    "torch.optim.Adam": (ALL_KINDS, "optimizer.fused=true"),
+    "torch.utils.data.DataLoader": (ALL_KINDS, "loader.num_workers=1"),
+    "grad_mode": (SERVES, "grad.mode=no_grad"),
+    "quantize": (SERVES, "precision.quantize=int8-weights"),
+}
+"""By the kind of site, a program and a setting; each is read back while it is on."""
+NOT_ON_CPU = {
+    "method": (ALL_KINDS, "transfer.non_blocking=true", "the program made no such copy"),
+}
+"""Settings that the read-back refuses without a GPU, with the reason."""
+
+
+def test_every_kind_of_switch_is_read_back_in_a_real_program():
+    assert {*READ_BACK, *NOT_ON_CPU, "decode"} == _SWITCHES.keys()  # decode: see below
+    for kind, (_, text, *_) in (READ_BACK | NOT_ON_CPU).items():
+        site = msgspec.to_builtins(knobs.get(text.partition("=")[0]).site)
+        assert chosen(site, _SWITCHES) is _SWITCHES[kind]
+
+
+@pytest.mark.parametrize("program", [ALL_KINDS, SERVES], ids=["trains", "serves"])
+def test_settings_are_read_back_in_both_orders_when_a_block_ends(switch, program):
+    texts = [text for made_for, text in READ_BACK.values() if made_for is program]
+    refused = {text: reason for made_for, text, reason in NOT_ON_CPU.values() if made_for is program}
+    found = switch(program, *([text] for text in [*texts, *refused]), num_blocks=4)
+    assert found.given_up.keys() == refused.keys()
+    assert all(reason in found.given_up[text] for text, reason in refused.items())
+    for text in texts:
+        assert {block.order for block in found.blocks[text]} == {"ABBA", "BAAB"}
+        for block in found.blocks[text]:
+            assert {f"{one.knob}={one.found}": one.ok for one in block.readback} == {text: True}
+
+
+@pytest.mark.long
+def test_loader_settings_are_read_from_the_iterator_that_makes_the_batches(switch):
+    both = ["loader.num_workers=2", "loader.prefetch_factor=3"]
+    pinned = ["loader.num_workers=1", "loader.pin_memory=true"]
+    found = switch(ALL_KINDS, both, pinned)
+    (blocks,) = found.blocks.values()
+    for block in blocks:
+        assert {one.knob: (one.found, one.ok) for one in block.readback} == {
+            "loader.num_workers": ("2", True),
+            "loader.prefetch_factor": ("3", True),
+        }
+    (reason,) = found.given_up.values()
+    assert reason == "loader.pin_memory did not act: without a GPU nothing is pinned"
 
 
 PICTURES = """

@@ -347,6 +347,15 @@ def test_no_text_of_the_program_becomes_part_of_the_page_of_an_answer(made, ligh
     assert not {"\x1b", "\u202e", "\x00"} & set(page(hostile(made())))
 
 
+@pytest.mark.parametrize(("exit_code", "said"), [(1, "with exit code 1."), (-9, "by signal 9.")])
+def test_failed_command_ends_in_the_same_words_when_written_as_page_or_markdown(exit_code, said, light):
+    comparison = answers.failed()
+    failed = msgspec.structs.replace(comparison.failed, exit_code=exit_code)
+    comparison = msgspec.structs.replace(comparison, failed=failed)
+    for text in (Reading(page(comparison)).text, markdown(comparison)):
+        assert f"It failed in the candidate, {said}" in text
+
+
 def test_many_findings_and_long_lines_make_a_small_page(light):
     one = answers.diagnosis().findings[0]
     long = msgspec.structs.replace(one, evidence=["x" * 2000] * 40, claim="y" * 4000, remedy="z" * 4000)

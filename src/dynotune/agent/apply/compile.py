@@ -12,6 +12,8 @@ from ..core.annotations import Answer, Any, Callable, Event, Planned
 from ..core.covers import covers
 from .site import Site, answer
 
+CALLS_OF_ROOTS = "_compiled_call_impl of the outermost modules"
+"""The witness of a compiled module."""
 _PLAIN = (int, float, bool, complex, type(None))
 
 
@@ -98,26 +100,36 @@ class CompileSite(Site):
     def read(self, setting: Planned) -> Answer:
         if self.value == "off":
             return self._read_off(setting)
-        witness = "_compiled_call_impl of the outermost modules"
         roots = [root for root in (ref() for ref in self._roots) if root is not None]
         if not roots:
             detail = "; ".join(self._refused) or "no outermost module was called"
-            return answer(setting, None, witness, False, detail)
+            return answer(setting, None, CALLS_OF_ROOTS, False, detail)
         compiled = all(root._compiled_call_impl is not None for root in roots)
         inside = [root for root in roots if isinstance(root._compiled_call_impl, CompiledInside)]
         details = [*self._refused, *("%s in the calls that it makes of itself" % type(one).__name__ for one in inside)]
         detail = "; ".join(dict.fromkeys(details))
-        return answer(setting, self.value if compiled else "off", witness, compiled and not self._refused, detail)
+        return answer(
+            setting, self.value if compiled else "off", CALLS_OF_ROOTS, compiled and not self._refused, detail
+        )
 
     def _read_off(self, setting: Planned) -> Answer:
         if not self._num_skipped:
             return answer(setting, "off", "calls of torch.compile", True, "the program compiles nothing")
-        eval_frame = sys.modules.get("torch._dynamo.eval_frame")
-        stance = getattr(getattr(eval_frame, "_stance", None), "stance", None)
-        if stance is None:
+        if _stance() is None:
             return answer(setting, "off", "calls of torch.compile", True, "made with disable=True")
-        is_off = stance == "force_eager"
-        return answer(setting, "off" if is_off else "on", "torch.compiler's stance", is_off)
+        return stance_answer(setting)
+
+
+def _stance() -> Any:
+    """Return the stance of torch's compiler; None if it is not loaded, or this version has no stances."""
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+    return getattr(getattr(eval_frame, "_stance", None), "stance", None)
+
+
+def stance_answer(setting: Planned) -> Answer:
+    """Read `compile.mode=off` back: whether compiled calls now run eagerly."""
+    is_off = _stance() == "force_eager"
+    return answer(setting, "off" if is_off else "on", "torch.compiler's stance", is_off)
 
 
 def why_not(torch: Any, module: Any) -> str:

@@ -24,6 +24,12 @@ def read(torch: Any, site: dict[str, Any]) -> Any:
         return _FORMAT_TO_PRECISION.get(found, found)
 
 
+def witness_of(site: dict[str, Any]) -> str:
+    """Return what `read` looks at, as the program would write it."""
+    path: str = site["path"] if site["type"] == "attr" else site["get"] + "()"
+    return path
+
+
 def write(torch: Any, site: dict[str, Any], value: Any) -> None:
     """Set the value; pass on torch's exception if torch refuses the value."""
     if site["type"] == "call":
@@ -72,8 +78,7 @@ class GlobalSite(Site):
     def read(self, setting: Planned) -> Answer:
         if self.torch is None:
             return answer(setting, None, "none", False, "the program did not import torch")
-        knob, site = setting["knob"], setting["site"]
-        witness = site["path"] if site["type"] == "attr" else site["get"] + "()"
+        knob, witness = setting["knob"], witness_of(setting["site"])
         try:
             found = read(self.torch, setting["site"])
         except Exception as error:

@@ -7,6 +7,8 @@ import weakref
 from ..core.annotations import Answer, Any, BoundArguments, Callable, Event, Iterator, Planned
 from .site import Site, answer, cover_constructor, resolve
 
+_GROUPS = "fused of the optimizers' parameter groups"
+
 
 class OptimizerSite(Site):
     """Cover the optimizers' constructors; if torch would refuse the change, keep the program's own arguments."""
@@ -88,18 +90,22 @@ class OptimizerSite(Site):
         self._reasons.append("an embedding gives sparse gradients, which fused kernels do not take")
 
     def read(self, setting: Planned) -> Answer:
-        witness = "fused of the optimizers' parameter groups"
         self._look()
         found = set(self._found)
         if not found:
             names = ", ".join(target.rpartition(".")[2] for target in self.setting["site"]["targets"])
             detail = "the program built none of " + names
-            return answer(setting, None, witness, False, detail)
-        ok = found == {self.value}
-        detail = "; ".join(self._reasons)
-        if not ok and not detail:
-            detail = "a parameter group that came later sets it for itself"
-        return answer(setting, (found & {not self.value} or found).pop(), witness, ok, detail)
+            return answer(setting, None, _GROUPS, False, detail)
+        return fused_answer(setting, found, "; ".join(self._reasons))
+
+
+def fused_answer(setting: Planned, found: set[bool], reason: str = "") -> Answer:
+    """Build the read-back of `fused` as found in parameter groups. `reason`: why a group may differ."""
+    others = found - {setting["value"]}
+    if others and not reason:
+        reason = "a parameter group that came later sets it for itself"
+    value = next(iter(others or found), None)
+    return answer(setting, value, _GROUPS, found == {setting["value"]}, reason)
 
 
 def _as_the_optimizer(params: Any, is_changed: Callable[[dict[str, Any]], Any]) -> Any:

@@ -16,12 +16,16 @@ from queue import Empty
 from threading import get_ident
 
 from ..apply.decode import DecodeSite
+from ..apply.site import answer, text
 from ..core.annotations import Answer, Any, Callable, Iterator, Planned, Program
 from .switches import HasAlready, NotSwitched, Switch
 
 Options = tuple[tuple[str, Any], ...]
+Used = dict[tuple[Options, str], set[str]]
+"""By options and the name of a loader's argument, the values with which iterators work, as text."""
 
 _DECODE = "decode.backend"
+_NOT_PINNED = "without a GPU nothing is pinned"
 _FROM_WORKERS = ("prefetch_factor", "in_order", "multiprocessing_context", _DECODE)
 
 
@@ -59,8 +63,19 @@ class LoaderSwitch(Switch):
         self._router.active = None
         self._router.release_own()
 
-    def answers(self) -> list[Answer]:
-        return [] if self._decoder is None else self._decoder.readback()
+    def read(self, setting: Planned) -> Answer:
+        if self._decoder is not None and setting["knob"] == _DECODE:
+            return self._decoder.read(setting)
+        name = setting["site"]["argument"]
+        values = self._router.used(self._options, name)
+        ok = values == {text(setting["value"])}
+        witness = "%s of the iterators that made the batches" % name
+        detail = ""
+        if not values:
+            detail = "no batch was drawn with it"
+        elif not ok:
+            detail = _NOT_PINNED if name == "pin_memory" else "the loader's class changes it"
+        return answer(setting, ", ".join(sorted(values)) or None, witness, ok, detail)
 
     def check(self, is_on: bool) -> None:
         if self._router.failure:
@@ -88,6 +103,11 @@ class Router:
         self.failure = ""
         self.num_drained = 0  # draws at epochs' ends, of batches that were ready and that no new batch replaced
         self._seen: dict[int, _Sources] = {}
+        self._used: Used = {}
+
+    def used(self, options: Options, name: str) -> set[str]:
+        """Return the values of a loader's argument, as text, with which iterators with these options work."""
+        return self._used.get((options, name), set())
 
     def num_queued(self, options: dict[str, Any]) -> int:
         """Return the largest number of batches that an iterator with the given options may have ready."""
@@ -121,7 +141,7 @@ class Router:
             if sources is None:
                 return original(iterator)
             try:
-                source = sources.turn(iterator, self.active, self.decoders)
+                source = sources.turn(iterator, self.active, self.decoders, self._used)
             except Exception as error:
                 self.failure = "the loader could not be made: %s: %s" % (type(error).__name__, error)
                 source = iterator
@@ -210,10 +230,12 @@ class _Sources:
     def _has(self, name: str) -> Any:
         return getattr(self._own(), "_" + name, None)
 
-    def turn(self, own: Any, options: Options | None, decoders: dict[Options, DecodeSite]) -> Any:
-        """Return the iterator that gives the next batch."""
+    def turn(self, own: Any, options: Options | None, decoders: dict[Options, DecodeSite], used: Used) -> Any:
+        """Return the iterator that gives the next batch; `used` receives the arguments of a new iterator."""
         if options is not None and options not in self._others:
-            self._others[options] = self._made(own, dict(options), decoders.get(options))
+            made = self._others[options] = self._made(own, dict(options), decoders.get(options))
+            for name, value in _arguments(made).items():
+                used.setdefault((options, name), set()).add(text(value))
         if options != self._drawn:
             before, self._drawn = self._drawn, options
             self._hold(own if before is None else self._others.get(before))
@@ -283,6 +305,18 @@ class _Sources:
             finally:
                 for each, state in zip(generators, states):
                     torch.set_rng_state(state) if each is None else each.set_state(state)
+
+
+def _arguments(iterator: Any) -> dict[str, Any]:
+    """Return the loader's arguments with which its iterator really works, by name; None for those it lacks."""
+    workers = getattr(iterator, "_workers", ())
+    return {
+        "num_workers": len(workers),
+        "prefetch_factor": getattr(iterator, "_prefetch_factor", None),
+        "pin_memory": getattr(iterator, "_pin_memory", None),
+        "in_order": getattr(iterator, "_in_order", None),
+        "multiprocessing_context": getattr(workers[0], "_start_method", None) if workers else None,
+    }
 
 
 def _done(iterator: Any) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from statistics import median
 from threading import get_ident
 from time import perf_counter
 
-from ..core.annotations import Any, Args, Around, Call, Kwargs, Program, Sequence, Stops
+from ..core.annotations import Answer, Any, Args, Around, Call, Kwargs, Program, Sequence, Stops
 from ..core.covers import call_directly
 from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
@@ -251,6 +251,7 @@ class SwitchArms(Task):
     def _stretches(self, at: int, order: str) -> Stops:
         arm = self._arms[at]
         timed: dict[str, list[dict[str, Any]]] = {"A": [], "B": []}
+        readback: list[Answer] = []
         yield from self._wash_out(arm)
         for which in order:
             if (which == "B") != arm.is_on:
@@ -264,7 +265,8 @@ class SwitchArms(Task):
                     self._switch_off(at, told=True)
                 yield from self._wash_out(arm)
             timed[which].append((yield from self._stretch(arm)))
-        readback = arm.acted() if arm.is_on else []
+            if arm.is_on:
+                readback = arm.acted()
         self._switch_off(at, told=True)
         return {"baseline": timed["A"], "candidate": timed["B"], "readback": readback}
 

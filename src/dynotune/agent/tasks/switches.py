@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import gc
 
-from ..apply.compile import why_not
-from ..apply.globals import write
+from ..apply.compile import CALLS_OF_ROOTS, stance_answer, why_not
+from ..apply.globals import witness_of, write
 from ..apply.module import HAS_OPTIMIZER, AutocastSite, ChannelsLastSite, GradModeSite
+from ..apply.optimizer import fused_answer
 from ..apply.quantize import NO_LAYERS, TRAINS, QuantizeSite, exchange
-from ..apply.site import Site, resolve, text
+from ..apply.site import Site, answer, resolve, text
 from ..apply.transfer import TransferSite
 from ..core.annotations import Answer, Any, Callable, Iterator, Planned, Program
 
@@ -35,7 +36,7 @@ class HasAlready(NotSwitched):
 class Switch:
     """Switch for the settings of one place.
 
-    `planned`: dicts with the fields of `schema.run.PlannedSetting`. `program`: program whose objects are switched.
+    `planned`: dicts with the fields of `schema.task.PlannedSetting`. `program`: the owner of the objects.
     """
 
     site: Site | None = None
@@ -70,8 +71,22 @@ class Switch:
         """Raise NotSwitched if the present value is neither the switch's value nor the program's own value."""
 
     def answers(self) -> list[Answer]:
-        """Return the settings' read-back from the time when the switch was on."""
-        return self.site.readback() if self.site is not None else []
+        """Return the read-back of all settings, while the switch is on."""
+        return [self.read(setting) for setting in self.planned]
+
+    def read(self, setting: Planned) -> Answer:
+        """Read one setting from the living objects on which it acts; every switch says how."""
+        raise NotImplementedError
+
+
+class CallSwitch(Switch):
+    """Switch for settings that a site applies to calls of outermost modules, and reads back."""
+
+    acts_in_calls = True
+    site: Site
+
+    def read(self, setting: Planned) -> Answer:
+        return self.site.read(setting)
 
 
 class GlobalSwitch(Switch):
@@ -112,6 +127,10 @@ class GlobalSwitch(Switch):
             if found != asked:
                 raise NotSwitched(_changed(setting, found))
 
+    def read(self, setting: Planned) -> Answer:
+        found = self._read(setting)
+        return answer(setting, found, witness_of(setting["site"]), found == setting["value"])
+
     @property
     def _values(self) -> list[Any]:
         return [setting["value"] for setting in self.planned]
@@ -125,10 +144,8 @@ class GlobalSwitch(Switch):
             raise NotSwitched("%s cannot be read: %s" % (setting["knob"], error)) from error
 
 
-class AutocastSwitch(Switch):
+class AutocastSwitch(CallSwitch):
     """Autocast around calls of outermost modules. A GradScaler has separate scales with and without autocast."""
-
-    acts_in_calls = True
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
         super().__init__(planned, program)
@@ -155,10 +172,9 @@ class AutocastSwitch(Switch):
                 scaler.load_state_dict(state)
 
 
-class ChannelsLastSwitch(Switch):
+class ChannelsLastSwitch(CallSwitch):
     """The layout of 4-D weights, of the optimizer's state for them, and of the inputs."""
 
-    acts_in_calls = True
     suits_ranks = False  # gradient buckets are views in the original layout of the weights
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
@@ -203,10 +219,8 @@ class ChannelsLastSwitch(Switch):
         return self._known_optimizers
 
 
-class GradModeSwitch(Switch):
+class GradModeSwitch(CallSwitch):
     """Calls of outermost modules without gradients."""
-
-    acts_in_calls = True
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
         super().__init__(planned, program)
@@ -249,6 +263,13 @@ class QuantizeSwitch(Switch):
     def off(self) -> None:
         exchange(self._own)
 
+    def read(self, setting: Planned) -> Answer:
+        is_on = bool(self._quantized) and all(layer.weight is weight for layer, weight in self._quantized)
+        found, detail = setting["value"], ""
+        if not is_on:
+            found, detail = None, "a layer has another weight than its quantized one"
+        return answer(setting, found, "weights of the quantized layers", is_on, detail)
+
 
 class CompileSwitch(Switch):
     """The compiled call of outermost modules; `off` makes a program that compiles itself run eagerly."""
@@ -278,8 +299,12 @@ class CompileSwitch(Switch):
             if root._compiled_call_impl is compiled:
                 root._compiled_call_impl = None
 
-    def answers(self) -> list[Answer]:
-        return []
+    def read(self, setting: Planned) -> Answer:
+        if self.value == "off":
+            return stance_answer(setting)
+        own_calls = [root._compiled_call_impl is call for root, call in self._compiled]
+        is_on = bool(own_calls) and all(own_calls)
+        return answer(setting, self.value if is_on else "off", CALLS_OF_ROOTS, is_on)
 
     def _roots(self) -> list[Any]:
         found = list(self.program.roots.alive())
@@ -341,6 +366,10 @@ class FusedSwitch(Switch):
             if found != ([self.value or None] * len(found) if is_on else fused):
                 raise NotSwitched("the program sets fused of its optimizer itself while it runs")
 
+    def read(self, setting: Planned) -> Answer:
+        groups = [group for optimizer, _, _ in self._before or () for group in optimizer.param_groups]
+        return fused_answer(setting, {bool(group.get("fused")) for group in groups})
+
     def _optimizers(self) -> list[Any]:
         classes = tuple(resolve(self.torch, target) for target in self.planned[0]["site"]["targets"])
         found = [each for each in _alive(self.torch.optim.Optimizer) if isinstance(each, classes)]
@@ -393,8 +422,8 @@ class TransferSwitch(Switch):
                 delattr(tensor, name)  # the method is inherited from the C class again
         self._own = {}
 
-    def answers(self) -> list[Answer]:
-        return self._transfer.readback()
+    def read(self, setting: Planned) -> Answer:
+        return self._transfer.read(setting)
 
 
 def _alive(of: type) -> Iterator[Any]:

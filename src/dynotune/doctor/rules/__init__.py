@@ -1,4 +1,4 @@
-"""The rules, one module for each family. Every `Rule` that a module defines is a rule, alone or in a tuple.
+"""The rules, a module for each subject. Every `Rule` that a module defines is a rule, alone or in a tuple.
 
 A rule is a pure function of an `ObservationView`. Arithmetic that families share lies in the parent folder.
 """
@@ -12,10 +12,15 @@ from dynotune.doctor.declaration import Rule
 __all__ = ["RULES"]
 
 
-def _defined_by(family: str) -> Iterator[Rule]:
-    for value in vars(importlib.import_module(f"{__name__}.{family}")).values():
+def _defined_by(module: str) -> Iterator[Rule]:
+    for value in vars(importlib.import_module(f"{__name__}.{module}")).values():
         yield from (each for each in (value if isinstance(value, tuple) else [value]) if isinstance(each, Rule))
 
 
-RULES = tuple(rule for family in pkgutil.iter_modules(__path__) for rule in _defined_by(family.name))
+RULES = tuple(
+    sorted(
+        (rule for module in pkgutil.iter_modules(__path__) for rule in _defined_by(module.name)),
+        key=lambda rule: rule.family,
+    )
+)
 """In the order in which they are asked: by the family's name, then by definition."""

@@ -13,7 +13,7 @@ _REPEATABLE_ON_CPU = ("aten::index_put", "aten::_index_put", "aten::index_add", 
 _CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution_backward")
 
 
-@rule()
+@rule(family="algorithms")
 def cudnn_benchmark_off(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not _may_convolve(view):
         return
@@ -35,7 +35,7 @@ def cudnn_benchmark_off(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="algorithms")
 def cudnn_deterministic_on(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not view.is_training or not _may_convolve(view):
         return
@@ -53,7 +53,7 @@ def cudnn_deterministic_on(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="algorithms")
 def cudnn_benchmark_dynamic(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not _may_convolve(view) or not view.truth("live.cudnn_benchmark"):
         return
@@ -81,7 +81,7 @@ def cudnn_benchmark_dynamic(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="algorithms")
 def cudnn_benchmark_limit(view: ObservationView) -> Judgements:
     if not view.uses_cuda or not _may_convolve(view) or bounds.num_input_shapes(view) > policy.FEW_SHAPES:
         return
@@ -96,7 +96,7 @@ def cudnn_benchmark_limit(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="algorithms")
 def deterministic_algos_on(view: ObservationView) -> Judgements:
     if not view.truth("live.deterministic_algorithms"):
         return
@@ -114,7 +114,7 @@ def deterministic_algos_on(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="algorithms")
 def fill_uninitialized(view: ObservationView) -> Judgements:
     if not view.truth("live.deterministic_algorithms") or not view.truth("live.fill_uninitialized_memory"):
         return

@@ -11,7 +11,7 @@ from dynotune.schema.observation import Loader, Loading, Padding
 from dynotune.schema.setting import Setting
 
 
-@rule()
+@rule(family="batches")
 def collate_heavy(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or _lost(view, loader) < policy.LEAST_SHARE:
@@ -29,7 +29,7 @@ def collate_heavy(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="batches")
 def decode_bound(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or _lost(view, loader) < policy.LEAST_SHARE:
@@ -48,7 +48,7 @@ def decode_bound(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="batches")
 def cow_growth(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or not loader.num_workers or loader.context not in (None, "fork"):
@@ -72,7 +72,7 @@ def cow_growth(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="batches")
 def last_batch_shape(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if loader is None or loader.drop_last is not False or not loader.num_items or not loader.batch_size:
@@ -96,7 +96,7 @@ def last_batch_shape(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="batches")
 def padding_waste(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     padding = None if loader is None else loader.padding

@@ -20,7 +20,7 @@ _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::lin
 _ZEROING = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_", "aten::add_")
 
 
-@rule()
+@rule(family="code")
 def profiler_left_on(view: ObservationView) -> Judgements:
     where = view.text("live.profiler_place")
     if not where:
@@ -34,7 +34,7 @@ def profiler_left_on(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="code")
 def inference_mode_absent(view: ObservationView) -> Judgements:
     if view.is_training:
         return
@@ -53,7 +53,7 @@ def inference_mode_absent(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="code")
 def gradients_unused(view: ObservationView) -> Judgements:
     if not view.is_training:
         return
@@ -98,7 +98,7 @@ def _of_recording(view: ObservationView) -> float:
     return min(_of_host(view), num * policy.RECORDING_OPERATOR_S / view.timing.step_s)
 
 
-@rule()
+@rule(family="code")
 def model_train_mode_eval(view: ObservationView) -> Judgements:
     if view.is_training:
         return
@@ -115,7 +115,7 @@ def model_train_mode_eval(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="code")
 def zero_grad_memset(view: ObservationView) -> Judgements:
     if not view.is_training or view.fact_or_none("live.zero_grad_sets_none") is not False:
         return
@@ -145,7 +145,7 @@ def _of_zeroing(view: ObservationView, num: int, num_bytes: float, step_s: float
     return min(moved + launched, bounds.operator_share(view, _ZEROING.__contains__))
 
 
-@rule()
+@rule(family="code")
 def ul_cublas_env_on_construct(view: ObservationView) -> Judgements:
     changes = [
         change
@@ -167,7 +167,7 @@ def ul_cublas_env_on_construct(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="code")
 def ul_deterministic_default(view: ObservationView) -> Judgements:
     model = next((model for model in view.models if model.name.startswith("ultralytics.")), None)
     if model is None or not view.is_training or not view.truth("live.deterministic_algorithms"):
@@ -182,7 +182,7 @@ def ul_deterministic_default(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="code")
 def trt_removed_api(view: ObservationView) -> Judgements:
     if "live.tensorrt_names" not in view.process.live:
         return

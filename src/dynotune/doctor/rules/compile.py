@@ -20,7 +20,7 @@ _BREAK = re.compile(r"(?:\d+x )?(?P<file>.+?\.py):(?P<line>\d+): ")
 _CHANGED = re.compile(r"size|shape|stride|rank|dimension", re.IGNORECASE)
 
 
-@cuda_rule()
+@cuda_rule(family="compile")
 def compile_default(view: ObservationView) -> Judgements:
     losses = view.losses("compile-default")
     share = bounds.saving(view, sum(loss.share for loss in losses))
@@ -34,7 +34,7 @@ def compile_default(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="compile")
 def graph_breaks(view: ObservationView) -> Judgements:
     compilation = compiled(view)
     if compilation is None:
@@ -62,7 +62,7 @@ def graph_breaks(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="compile")
 def recompiles(view: ObservationView) -> Judgements:
     compilation = compiled(view)
     if compilation is None or not (compilation.limit_reached or compilation.num_recompilations):
@@ -95,7 +95,7 @@ def recompiles(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="compile")
 def cudagraph_skipped(view: ObservationView) -> Judgements:
     compilation = compiled(view)
     if compilation is None or not view.uses_cuda or not compilation.cudagraph_skips:
@@ -111,7 +111,7 @@ def cudagraph_skipped(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="compile")
 def cudagraph_rerecord(view: ObservationView) -> Judgements:
     compilation = compiled(view)
     if compilation is None or not view.uses_cuda or not any(mode in GRAPH_MODES for mode in compilation.modes):

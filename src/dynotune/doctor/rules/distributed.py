@@ -14,7 +14,7 @@ from dynotune.schema.trace_summary import Place, RankPhase
 _CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
 
 
-@rule()
+@rule(family="distributed")
 def dataparallel_used(view: ObservationView) -> Judgements:
     model = next((model for model in view.models if model.wrapper == "DataParallel"), None)
     if model is None or (not isinstance(view.observation.trace, Unknown) and len(view.trace.devices) == 1):
@@ -42,7 +42,7 @@ def _devices(view: ObservationView) -> list[str]:
     return [f"device {device} is busy for {share:.0%} of the time" for device, share in shares]
 
 
-@rule()
+@rule(family="distributed")
 def ddp_find_unused_on(view: ObservationView) -> Judgements:
     model = _ddp(view)
     if model is None or model.ddp.get("find_unused_parameters") is not True:
@@ -67,7 +67,7 @@ def _of_unused(view: ObservationView, model: Model) -> float:
     return min(1.0, walk + shares.communication / max(1.0, per_step))
 
 
-@rule()
+@rule(family="distributed")
 def ddp_no_sync_absent(view: ObservationView) -> Judgements:
     model, match = _ddp(view), _CALLED_SEVERAL_TIMES.search(view.process.step)
     if model is None or model.call is None or match is None or not view.is_training:
@@ -84,7 +84,7 @@ def ddp_no_sync_absent(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="distributed")
 def ddp_bucket_cap(view: ObservationView) -> Judgements:
     losses = view.losses("ddp-bucket-cap")
     share = sum(loss.share for loss in losses) - view.lost("rank-imbalance")
@@ -100,7 +100,7 @@ def ddp_bucket_cap(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="distributed")
 def ddp_bucket_view(view: ObservationView) -> Judgements:
     model = _ddp(view)
     if model is None or model.ddp.get("gradient_as_bucket_view") is not False or not view.uses_cuda:
@@ -115,7 +115,7 @@ def ddp_bucket_view(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="distributed")
 def ddp_static_graph(view: ObservationView) -> Judgements:
     model = _ddp(view)
     if model is None or model.ddp.get("static_graph") is not False or model.ddp.get("can_set_static_graph") is not True:
@@ -123,7 +123,7 @@ def ddp_static_graph(view: ObservationView) -> Judgements:
     yield Judgement(severity="low", share=Unknown("the saving is not known"), model=model)
 
 
-@rule()
+@rule(family="distributed")
 def communication_exposed(view: ObservationView) -> Judgements:
     losses = view.losses("communication-exposed")
     if view.uses_cuda:
@@ -139,7 +139,7 @@ def communication_exposed(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="distributed")
 def rank_imbalance(view: ObservationView) -> Judgements:
     if len(view.processes) < 2:
         return

@@ -18,7 +18,7 @@ PRODUCTS = frozenset(
 )
 
 
-@machine_rule()
+@machine_rule(family="environment")
 def omp_threads_1(view: ObservationView) -> Judgements:
     by_variable = (view.variable("OMP_NUM_THREADS") or "").strip() == "1"
     on_cpu = not isinstance(view.observation.processes, Unknown) and not view.uses_cuda
@@ -64,7 +64,7 @@ def _spare_cores(view: ObservationView, cores: int, ranks: int) -> float | None:
     return cores - used / ranks - (0.0 if cpu_s is None else waits)
 
 
-@machine_rule()
+@machine_rule(family="environment")
 def tf32_env_override(view: ObservationView) -> Judgements:
     parts = machine.shares(view)
     if (view.variable("NVIDIA_TF32_OVERRIDE") or "").strip() == "0":
@@ -87,7 +87,7 @@ def tf32_env_override(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule()
+@machine_rule(family="environment")
 def device_order(view: ObservationView) -> Judgements:
     if view.variable("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or machine.no_gpu(view):
         return
@@ -100,7 +100,7 @@ def device_order(view: ObservationView) -> Judgements:
         yield Judgement(severity="low", evidence=view.variable_evidence("CUDA_DEVICE_ORDER"))
 
 
-@machine_rule()
+@machine_rule(family="environment")
 def alloc_conf_both_names(view: ObservationView) -> Judgements:
     new, old = view.variable("PYTORCH_ALLOC_CONF"), view.variable("PYTORCH_CUDA_ALLOC_CONF")
     if new is None or old is None or new == old:
@@ -113,7 +113,7 @@ def alloc_conf_both_names(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(candidates=machine.unset(*PATHS, "NCCL_P2P_LEVEL"))
+@machine_rule(family="environment", candidates=machine.unset(*PATHS, "NCCL_P2P_LEVEL"))
 def nccl_path_disabled(view: ObservationView) -> Judgements:
     names = [name for name in PATHS if machine.is_on(view.variable(name))]
     if (view.variable("NCCL_P2P_LEVEL") or "").upper() in ("LOC", "0"):
@@ -133,7 +133,7 @@ def nccl_path_disabled(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule()
+@machine_rule(family="environment")
 def driver_too_old(view: ObservationView) -> Judgements:
     if machine.no_gpu(view) or view.fact("torch.cuda") is None:
         return
@@ -145,7 +145,7 @@ def driver_too_old(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule()
+@machine_rule(family="environment")
 def torch_without_cuda(view: ObservationView) -> Judgements:
     if not machine.gpus(view) or view.fact("torch.cuda") is not None:
         return
@@ -158,7 +158,7 @@ def torch_without_cuda(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule()
+@machine_rule(family="environment")
 def cublas_env_regex(view: ObservationView) -> Judgements:
     if view.variable("CUBLAS_WORKSPACE_CONFIG") is None:
         return

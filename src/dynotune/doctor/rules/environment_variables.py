@@ -77,7 +77,7 @@ CHECKS_COLLECTIVES = FLAGS[0].does
 def _rule_of(variable: Variable) -> Rule:
     """Make the rule that fires if the variable has such a value, and offers to unset it."""
 
-    @machine_rule(id=variable.id)
+    @machine_rule(family="environment_variables", id=variable.id)
     def judge(view: ObservationView) -> Judgements:
         if variable.is_set(view):
             yield Judgement(
@@ -93,7 +93,7 @@ def _rule_of(variable: Variable) -> Rule:
     return judge
 
 
-@machine_rule(candidates=machine.unset(*dict.fromkeys(flag.name for flag in FLAGS)))
+@machine_rule(family="environment_variables", candidates=machine.unset(*dict.fromkeys(flag.name for flag in FLAGS)))
 def debug_flags_left_on(view: ObservationView) -> Judgements:
     flags = [flag for flag in FLAGS if flag.is_set(view)]
     anomaly = view.fact_or_none("live.anomaly_mode") is True
@@ -135,7 +135,7 @@ def _bound_of_anomaly_mode(view: ObservationView) -> float | Unknown:
     return or_else(lambda: min(parts.host + view.kernel_share("elementwise", "reduction"), 1.0), machine.NOT_MEASURED)
 
 
-@machine_rule(candidates=machine.unset(*(each.name for each in COMPILE_CACHES)))
+@machine_rule(family="environment_variables", candidates=machine.unset(*(each.name for each in COMPILE_CACHES)))
 def caches_disabled(view: ObservationView) -> Judgements:
     names = [each.name for each in COMPILE_CACHES if each.is_set(view)]
     live = [
@@ -170,7 +170,7 @@ def _compiles(view: ObservationView) -> bool:
     return isinstance(compilation, Compilation) and compilation.num_graphs > 0
 
 
-@machine_rule()
+@machine_rule(family="environment_variables")
 def bytecode_not_kept(view: ObservationView) -> Judgements:
     if view.truth("torch.bytecode"):
         return

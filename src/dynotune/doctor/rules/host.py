@@ -20,7 +20,7 @@ _SMALL = (
 _SMALL_NAMES = frozenset(f"aten::{name}" for name in _SMALL.split())
 
 
-@cuda_rule()
+@cuda_rule(family="host")
 def launch_bound(view: ObservationView) -> Judgements:
     losses, launches = view.losses("launch-bound"), _mostly_launches(view)
     pauses = sum(loss.share for loss in losses)
@@ -73,7 +73,7 @@ def _many_short_kernels(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="host")
 def host_bound(view: ObservationView) -> Judgements:
     if not view.uses_cuda:
         yield from _python_bound(view)
@@ -148,7 +148,7 @@ def _python_bound(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule()
+@cuda_rule(family="host")
 def launch_latency(view: ObservationView) -> Judgements:
     losses = view.losses("launch-latency")
     share = sum(loss.share for loss in losses)
@@ -165,7 +165,7 @@ def launch_latency(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="host")
 def optimizer_forloop(view: ObservationView) -> Judgements:
     losses = view.losses("optimizer-forloop")
     share = min(1.0, sum(loss.share for loss in losses))
@@ -197,7 +197,7 @@ def optimizer_forloop(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="host")
 def python_elementwise_loops(view: ObservationView) -> Judgements:
     num_steps = view.trace.num_steps
     if not num_steps:
@@ -250,7 +250,7 @@ def _of_loop(view: ObservationView, num_steps: int) -> float:
     return min(1.0, part * (view.attribution.shares.device + bounds.waits_for_host(view)))
 
 
-@rule()
+@rule(family="host")
 def cpu_oversubscribed(view: ObservationView) -> Judgements:
     cores = view.number("host.num_cores")
     if cores < 1 or not _cores_are_short(view, cores):

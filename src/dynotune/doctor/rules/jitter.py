@@ -1,17 +1,17 @@
-"""Evenness of steps: how the slowest steps differ from the others, and work that only some steps do."""
+"""Evenness of steps: how the slowest steps differ from the others."""
 
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.loaders import starts_workers_each_epoch
 from dynotune.doctor.observation_view import ObservationView
-from dynotune.doctor.slow_steps import is_librarys, ms, periodic, sampling, seen, slow_steps, usual_step_s, when
+from dynotune.doctor.slow_steps import ms, periodic, sampling, seen, slow_steps, usual_step_s
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 
-@rule()
+@rule(family="jitter")
 def gc_jitter(view: ObservationView) -> Judgements:
     garbage, timing = view.process.collections, view.timing
     slow = slow_steps(view, "garbage")
@@ -39,19 +39,19 @@ def gc_jitter(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="jitter")
 def alloc_jitter(view: ObservationView) -> Judgements:
     if slow := slow_steps(view, "allocation"):
         yield slow.judgement("allocated device memory")
 
 
-@rule()
+@rule(family="jitter")
 def recompile_jitter(view: ObservationView) -> Judgements:
     if slow := slow_steps(view, "compilation"):
         yield slow.judgement("compiled something")
 
 
-@rule()
+@rule(family="jitter")
 def epoch_jitter(view: ObservationView) -> Judgements:
     timing = view.timing
     if timing.epoch_begin_s is None:
@@ -81,7 +81,7 @@ def epoch_jitter(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="jitter")
 def loader_jitter(view: ObservationView) -> Judgements:
     if slow := slow_steps(view, "loader"):
         loader = next((loader for loader in view.loaders if loader.num_workers), None)
@@ -91,30 +91,4 @@ def loader_jitter(view: ObservationView) -> Judgements:
             "" if loader else remedy,
             where=loader.place if loader else view.loaders[0].place if view.loaders else Place(),
             candidates=[Setting("loader.prefetch_factor", 2 * (loader.prefetch_factor or 2))] if loader else [],
-        )
-
-
-@rule()
-def validation_often(view: ObservationView) -> Judgements:
-    for work in periodic(view, "validation"):
-        yield Judgement(
-            claim=f"Validation takes {work.share:.0%} of the time{when(work)}.",
-            share=work.share,
-            evidence=seen(view, work),
-            where=Place(function=work.function),
-        )
-
-
-@rule()
-def periodic_work(view: ObservationView) -> Judgements:
-    for work in periodic(view, "other"):
-        text = f"`{work.text}`" if work.text else work.function
-        much = work.share >= policy.MUCH_OF_SOME_STEPS and not is_librarys(work)
-        yield Judgement(
-            # Whether it must be that frequent cannot be seen: reinforcement learning learns from what the model plays.
-            severity=policy.severity(work.share) if much else "low",
-            claim=f"{text} takes {work.share:.0%} of the time{when(work)}.",
-            share=work.share,
-            evidence=seen(view, work),
-            where=Place(function=work.function),
         )

@@ -11,7 +11,7 @@ _OF_TORCH = ("aten::_scaled_dot_product_attention_math", "aten::_native_multi_he
 _POINTWISE = ("elementwise", "cast", "random", "copy")
 
 
-@cuda_rule()
+@cuda_rule(family="kernels")
 def channels_last(view: ObservationView) -> Judgements:
     losses = view.losses("channels-last")
     share = saving(view, sum(loss.share for loss in losses))
@@ -43,7 +43,7 @@ def _inputs_are_channels_last(model: Model) -> bool:
     return bool(images) and all(tensor.channels_last for tensor in images)
 
 
-@cuda_rule()
+@cuda_rule(family="kernels")
 def sdpa_math(view: ObservationView) -> Judgements:
     losses = view.losses("sdpa-math")
     forward = sum(loss.share for loss in losses)
@@ -62,7 +62,7 @@ def sdpa_math(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="kernels")
 def manual_attention(view: ObservationView) -> Judgements:
     softmax, most = _softmax_of_attention(view)
     share = saving(view, min(policy.UNFUSED_ATTENTION * softmax, most)) if softmax else 0.0
@@ -97,14 +97,14 @@ def _softmax_of_attention(view: ObservationView) -> tuple[float, float]:
     return (share, view.attribution.shares.device) if at_least else (0.0, 0.0)
 
 
-@cuda_rule()
+@cuda_rule(family="kernels")
 def gemm_misaligned(view: ObservationView) -> Judgements:
     losses = [loss for loss in view.losses("gemm-misaligned") if not is_at(loss.where, "conv")]
     share = saving(view, policy.MISALIGNED * sum(loss.share for loss in losses))
     yield Judgement(share=share, losses=losses)
 
 
-@rule()
+@rule(family="kernels")
 def conv_bn_unfused(view: ObservationView) -> Judgements:
     model = main_model(view)
     if model is None or view.is_training or model.compiled or model.call is None or model.call.grad_enabled:
@@ -129,14 +129,14 @@ def conv_bn_unfused(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule()
+@cuda_rule(family="kernels")
 def device_copies(view: ObservationView) -> Judgements:
     losses = view.losses("device-copies")
     share = saving(view, sum(loss.share for loss in losses))
     yield Judgement(share=share, losses=losses)
 
 
-@cuda_rule()
+@cuda_rule(family="kernels")
 def d2h_not_overlapped(view: ObservationView) -> Judgements:
     losses = view.losses("d2h-not-overlapped")
     lost = sum(loss.share for loss in losses)
@@ -146,7 +146,7 @@ def d2h_not_overlapped(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule()
+@cuda_rule(family="kernels")
 def queue_stalled(view: ObservationView) -> Judgements:
     losses = view.losses("queue-stalled")
     share = sum(loss.share for loss in losses)

@@ -46,6 +46,7 @@ def _found(pattern: str | list[str], text: str) -> bool:
 
 def _rule_of(id: str, habit: _Habit) -> Rule:
     @rule(
+        family="lines",
         id=id,
         title=habit.title,
         sees=f"The rule looks for source lines at which a sampler saw the loader's workers, or the thread that runs "
@@ -81,7 +82,7 @@ _TOLD = tomllib.loads(files("dynotune.doctor").joinpath("habits.toml").read_text
 HABITS = tuple(_rule_of(id, habit) for id, habit in msgspec.convert(_TOLD, dict[str, _Habit]).items())
 
 
-@rule()
+@rule(family="lines")
 def program_waits(view: ObservationView) -> Judgements:
     found = hot_lines.asleep(view)
     share = unless_waited(view, min(1.0, sum(part for _, part in found)))
@@ -116,7 +117,7 @@ def _producer(view: ObservationView) -> Line | None:
     return None if busiest is None else busiest.lines[0]
 
 
-@rule()
+@rule(family="lines")
 def threads_compete(view: ObservationView) -> Judgements:
     steps, window_s = hot_lines.steps_thread(view), view.timing.window_s
     others = [one for one in view.process.threads if not one.of_steps and one.lines]

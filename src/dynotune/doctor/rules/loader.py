@@ -14,7 +14,7 @@ from dynotune.schema.trace_summary import Place
 SPLIT_FIRST = "Let the data set give each worker its own part (torch.utils.data.get_worker_info)"
 
 
-@rule()
+@rule(family="loader")
 def loader_bound(view: ObservationView) -> Judgements:
     loader = loaders.main_loader(view)
     share = loaders.steady_wait(view, loader)
@@ -91,7 +91,7 @@ def _uses_up_processors(view: ObservationView, part: float = policy.USED_UP, oth
     return or_else(lambda: view.number("window.tree_cpu_s_per_s") >= part * view.number("host.num_cores"), otherwise)
 
 
-@rule()
+@rule(family="loader")
 def num_workers_zero(view: ObservationView) -> Judgements:
     loader = loaders.main_loader(view)
     if loader is None or loader.num_workers:
@@ -114,7 +114,7 @@ def num_workers_zero(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="loader")
 def num_workers_too_many(view: ObservationView) -> Judgements:
     loader = loaders.main_loader(view)
     if loader is None or not loader.num_workers:
@@ -139,7 +139,7 @@ def num_workers_too_many(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="loader")
 def persistent_workers(view: ObservationView) -> Judgements:
     loader = loaders.main_loader(view)
     if loader is None or not loaders.starts_workers_each_epoch(view, loader) or sampling(view):
@@ -153,7 +153,7 @@ def persistent_workers(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="loader")
 def mp_context(view: ObservationView) -> Judgements:
     loader = loaders.main_loader(view)
     if loader is None or not loaders.starts_workers_each_epoch(view, loader) or sampling(view):
@@ -169,7 +169,7 @@ def mp_context(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="loader")
 def prefetch_factor(view: ObservationView) -> Judgements:
     loader = loaders.main_loader(view)
     share = loaders.steady_wait(view, loader)
@@ -196,7 +196,7 @@ def prefetch_factor(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="loader")
 def iterable_duplicated(view: ObservationView) -> Judgements:
     loader = loaders.main_loader(view)
     if loader is None or loader.num_workers < 2 or loader.splits_by_worker is not False:

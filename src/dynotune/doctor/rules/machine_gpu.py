@@ -13,7 +13,7 @@ HARDWARE = ("hw-slowdown", "hw-power-brake")
 EXPLAINING = ("sw-power-cap", "sync-boost", *THERMAL, *HARDWARE)
 
 
-@machine_rule()
+@machine_rule(family="machine_gpu")
 def gpu_power_capped(view: ObservationView) -> Judgements:
     limits = [
         (gpu, view.number(f"{gpu}.power_limit_w"), view.number(f"{gpu}.default_power_limit_w"))
@@ -124,14 +124,14 @@ def _lost(view: ObservationView, gpu: str, at_load: machine.Load, held: float = 
     return parts.device * (max(1 - at_load.clock_mhz / highest, 0.0) if held >= 0.5 else held)
 
 
-@machine_rule()
+@machine_rule(family="machine_gpu")
 def gpu_thermal_slowdown(view: ObservationView) -> Judgements:
     yield from slowed_gpus(
         view, _held_by(view, THERMAL), claim="{names} slowed down because of heat.", otherwise="high"
     )
 
 
-@machine_rule()
+@machine_rule(family="machine_gpu")
 def gpu_hw_slowdown(view: ObservationView) -> Judgements:
     yield from slowed_gpus(
         view,
@@ -141,7 +141,7 @@ def gpu_hw_slowdown(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule()
+@machine_rule(family="machine_gpu")
 def gpu_sync_boost(view: ObservationView) -> Judgements:
     yield from slowed_gpus(
         view,
@@ -151,7 +151,7 @@ def gpu_sync_boost(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule()
+@machine_rule(family="machine_gpu")
 def gpu_clocks_locked_low(view: ObservationView) -> Judgements:
     def look(gpu: str) -> Slowed | None:
         at_load = machine.load(view, gpu, least_percent=policy.BUSY_FOR_CLOCKS_PERCENT)
@@ -171,7 +171,7 @@ def gpu_clocks_locked_low(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule()
+@machine_rule(family="machine_gpu")
 def persistence_off(view: ObservationView) -> Judgements:
     off = [gpu for gpu in machine.gpus(view) if not view.truth(f"{gpu}.persistence")]
     if off:
@@ -180,7 +180,7 @@ def persistence_off(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule()
+@machine_rule(family="machine_gpu")
 def gpu_shared(view: ObservationView) -> Judgements:
     if view.is_watched and not view.uses_cuda:
         return  # the command uses no GPU
@@ -222,13 +222,13 @@ def _held(view: ObservationView, gpu: str) -> bool:
     return bool(used and total) and used >= max(policy.SHARED_MEMORY * total, policy.HIDDEN_MEMORY_BYTES)  # type: ignore[operator]
 
 
-@machine_rule()
+@machine_rule(family="machine_gpu")
 def mig_slice(view: ObservationView) -> Judgements:
     if not machine.no_gpu(view) and view.truth("gpu.mig"):
         yield Judgement(severity="low", evidence=["MIG mode is on"])
 
 
-@machine_rule()
+@machine_rule(family="machine_gpu")
 def row_remap_pending(view: ObservationView) -> Judgements:
     pending = [gpu for gpu in machine.gpus(view) if view.truth(f"{gpu}.remapped_rows_pending")]
     if pending:
@@ -243,12 +243,12 @@ def row_remap_pending(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule()
+@machine_rule(family="machine_gpu")
 def pcie_width_degraded(view: ObservationView) -> Judgements:
     yield from _degraded(view, "width", "{now:g} of {most:g} lanes under load")
 
 
-@machine_rule()
+@machine_rule(family="machine_gpu")
 def pcie_gen_degraded(view: ObservationView) -> Judgements:
     yield from _degraded(view, "generation", "generation {now:g} of {most:g} under load")
 
@@ -269,7 +269,7 @@ def _degraded(view: ObservationView, what: str, way: str) -> Judgements:
     )
 
 
-@machine_rule()
+@machine_rule(family="machine_gpu")
 def pcie_saturated(view: ObservationView) -> Judgements:
     if not machine.gpus(view):
         return
@@ -296,7 +296,7 @@ def pcie_saturated(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule()
+@machine_rule(family="machine_gpu")
 def pcie_replays(view: ObservationView) -> Judgements:
     counted = [gpu for gpu in machine.gpus(view) if view.number(f"{gpu}.pcie_replays")]
     if not counted:

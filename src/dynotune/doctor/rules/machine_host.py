@@ -13,7 +13,7 @@ DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 BINDING = ("OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
-@machine_rule()
+@machine_rule(family="machine_host")
 def cpu_governor_powersave(view: ObservationView) -> Judgements:
     if "powersave" not in view.text("host.governor").split(", "):
         return
@@ -27,7 +27,7 @@ def cpu_governor_powersave(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule()
+@machine_rule(family="machine_host")
 def cgroup_cpu_quota(view: ObservationView) -> Judgements:
     quota = view.fact("host.cpu_quota")
     if quota is None:
@@ -55,7 +55,7 @@ def cgroup_cpu_quota(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule()
+@machine_rule(family="machine_host")
 def cpu_affinity_narrow(view: ObservationView) -> Judgements:
     num_cpus, num_online = len(view.words("host.affinity")), view.number("host.num_logical_cpus")
     if num_cpus >= num_online:
@@ -76,7 +76,7 @@ def cpu_affinity_narrow(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule()
+@machine_rule(family="machine_host")
 def numa_remote(view: ObservationView) -> Judgements:
     if machine.no_gpu(view) or view.number("host.num_numa_nodes") <= 1:
         return
@@ -101,7 +101,7 @@ def numa_remote(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule()
+@machine_rule(family="machine_host")
 def numa_balancing(view: ObservationView) -> Judgements:
     if view.number("host.numa_balancing") == 0 or view.number("host.num_numa_nodes") <= 1:
         return
@@ -118,7 +118,7 @@ def numa_balancing(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule()
+@machine_rule(family="machine_host")
 def zone_reclaim(view: ObservationView) -> Judgements:
     mode = view.number("host.zone_reclaim_mode")
     if mode and view.number("host.num_numa_nodes") > 1:
@@ -127,7 +127,7 @@ def zone_reclaim(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule()
+@machine_rule(family="machine_host")
 def preempt_rt_kernel(view: ObservationView) -> Judgements:
     if view.truth("host.preempt_rt"):
         yield Judgement(
@@ -136,7 +136,7 @@ def preempt_rt_kernel(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule()
+@machine_rule(family="machine_host")
 def swap_active(view: ObservationView) -> Judgements:
     if not view.number("host.swap_total_bytes"):
         return

@@ -11,7 +11,7 @@ MIB = 1 << 20
 INFINIBAND = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_PCI_RELAXED_ORDERING")
 
 
-@machine_rule()
+@machine_rule(family="machine_memory")
 def thp_mode(view: ObservationView) -> Judgements:
     enabled, defrag = view.text("host.thp_enabled"), view.text("host.thp_defrag")
     if enabled != "never" and defrag != "always":
@@ -26,7 +26,7 @@ def thp_mode(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule()
+@machine_rule(family="machine_memory")
 def shm_too_small(view: ObservationView) -> Judgements:
     size, left = view.number("host.shm_bytes"), view.number_or_none("host.shm_free_bytes")
     loaders = _loaders(view)
@@ -63,7 +63,7 @@ def _num_ready(loader: Loader) -> int:
     return 2 * loader.num_workers * (loader.prefetch_factor or 2)
 
 
-@machine_rule()
+@machine_rule(family="machine_memory")
 def fd_limit_loader(view: ObservationView) -> Judgements:
     limit = view.number("host.nofile_soft")
     loaders = _loaders(view)
@@ -85,7 +85,7 @@ def fd_limit_loader(view: ObservationView) -> Judgements:
         )
 
 
-@machine_rule()
+@machine_rule(family="machine_memory")
 def memlock_rdma(view: ObservationView) -> Judgements:
     if no_gpu(view) or view.fact("host.memlock_soft_bytes") is None:
         return
@@ -107,7 +107,7 @@ def memlock_rdma(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule()
+@machine_rule(family="machine_memory")
 def cgroup_mem_high(view: ObservationView) -> Judgements:
     limit = view.fact("host.memory_limit_bytes")
     if limit is None:

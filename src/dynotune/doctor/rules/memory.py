@@ -17,7 +17,7 @@ from dynotune.text import words
 COLLECTS = Setting("alloc.garbage_collection_threshold", 0.8)
 
 
-@cuda_rule()
+@cuda_rule(family="memory")
 def empty_cache_in_loop(view: ObservationView) -> Judgements:
     calls = view.per_step("live.empty_cache_calls")
     often = calls is not None and calls >= policy.CALLS_PER_STEP
@@ -41,7 +41,7 @@ def empty_cache_in_loop(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule()
+@cuda_rule(family="memory")
 def alloc_retries(view: ObservationView) -> Judgements:
     needs(bool(view.allocators), "counters of the allocator", "the process did not report them")
     allocators = view.allocators
@@ -72,14 +72,14 @@ def alloc_retries(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule()
+@cuda_rule(family="memory")
 def pinned_alloc_slow(view: ObservationView) -> Judgements:
     losses = view.losses("pinned-alloc-slow")
     share = sum(loss.share for loss in losses)
     yield Judgement(share=share, losses=losses)
 
 
-@rule()
+@rule(family="memory")
 def leak_graph_kept(view: ObservationView) -> Judgements:
     num_steps = max(1, view.timing.num_steps)
     for one in view.allocators:

@@ -49,7 +49,7 @@ def _saving(id: str, saved: Saved, *, term: str = "", remedy: str = "") -> Rule:
         remedy: text with `{modules}`; "" for the one in findings.toml.
     """
 
-    @rule(id=id, costs="The finding costs device memory, not time.", wrong_when=_WRONG)
+    @rule(family="memory_terms", id=id, costs="The finding costs device memory, not time.", wrong_when=_WRONG)
     def judge(view: ObservationView) -> Judgements:
         # Rules on memory that was not recorded find nothing, as if memory had not been asked for.
         ranks = [] if isinstance(view.observation.memory, Unknown) else view.observation.memory

@@ -27,7 +27,7 @@ fastest device of each (A100, A40, Orin, L40S, H100, B200, B300, RTX PRO 6000)."
 _POINTWISE = ("elementwise", "normalisation", "pooling", "softmax", "copy", "random", "inductor")
 
 
-@cuda_rule()
+@cuda_rule(family="precision")
 def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
     losses = _no_tf32(view)
     lost = sum(loss.share for loss in losses)
@@ -50,13 +50,13 @@ def fp32_matmul_no_tf32(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="precision")
 def amp_absent(view: ObservationView) -> Judgements:
     share, evidence = _gain_of_half(view)
     yield Judgement(share=share, evidence=evidence, where=place_of(view.losses("amp-absent"), main_model(view)))
 
 
-@rule()
+@rule(family="precision")
 def inference_fp32_weights(view: ObservationView) -> Judgements:
     model = main_model(view)
     if not view.uses_cuda or view.is_training or model is None or model.call is None or model.call.grad_enabled:
@@ -79,7 +79,7 @@ def inference_fp32_weights(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="precision")
 def amp_fp16_no_scaler(view: ObservationView) -> Judgements:
     if not view.is_training:
         return
@@ -90,7 +90,7 @@ def amp_fp16_no_scaler(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="precision")
 def scaler_with_bf16(view: ObservationView) -> Judgements:
     if not view.is_training or not view.truth("live.grad_scaler") or _autocast_types(view) != {"bfloat16"}:
         return
@@ -108,7 +108,7 @@ def scaler_with_bf16(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="precision")
 def model_half_under_autocast(view: ObservationView) -> Judgements:
     model = main_model(view)
     if model is None or model.call is None or model.call.autocast is None:
@@ -132,7 +132,7 @@ def model_half_under_autocast(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule()
+@cuda_rule(family="precision")
 def casts(view: ObservationView) -> Judgements:
     losses = view.losses("casts")
     share = saving(view, sum(loss.share for loss in losses))

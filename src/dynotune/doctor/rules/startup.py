@@ -21,7 +21,7 @@ BEFORE_STEPS = Unknown("it costs time before the first step")
 FORCED_JIT = ("CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT")
 
 
-@rule()
+@rule(family="startup")
 def compile_cold_cache(view: ObservationView) -> Judgements:
     left = view.number_or_none("start.compiler_added_bytes")
     if left and not view.fact_or_none("cache.inductor.off"):
@@ -69,7 +69,7 @@ def _lost(view: ObservationView, cache: str, who: str, what: str, severity: Seve
     )
 
 
-@machine_rule(candidates=[f"env.{THREADS}"])
+@machine_rule(family="startup", candidates=[f"env.{THREADS}"])
 def compile_threads(view: ObservationView) -> Judgements:
     threads = view.number_or_none("start.compile_threads") or machine.whole_number(view.variable(THREADS))
     if threads is None or threads < 1:
@@ -98,7 +98,7 @@ def compile_threads(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule(candidates=machine.unset(*FORCED_JIT))
+@machine_rule(family="startup", candidates=machine.unset(*FORCED_JIT))
 def ptx_jit_active(view: ObservationView) -> Judgements:
     if machine.no_gpu(view) or machine.without_cuda(view):
         return
@@ -166,7 +166,7 @@ def _compiles_ptx(view: ObservationView) -> bool | None:
     return None if natively is None else not natively
 
 
-@machine_rule()
+@machine_rule(family="startup")
 def jit_cache_too_small(view: ObservationView) -> Judgements:
     again, kept = view.number_or_none("start.cuda_again_bytes"), view.number_or_none("start.cuda_kept_bytes")
     value = view.variable("CUDA_CACHE_MAXSIZE")
@@ -206,7 +206,7 @@ def _what_was_kept(view: ObservationView) -> list[str]:
     return [f"after starts with it, {what}", *without_machine_code(view)]
 
 
-@machine_rule()
+@machine_rule(family="startup")
 def jit_cache_not_persistent(view: ObservationView) -> Judgements:
     if machine.no_gpu(view) or machine.is_on(view.variable("CUDA_CACHE_DISABLE")) or _compiles_ptx(view) is False:
         return
@@ -216,7 +216,7 @@ def jit_cache_not_persistent(view: ObservationView) -> Judgements:
     yield from _lost(view, "cuda", "The driver", "its compiled kernels", severity, remedy)
 
 
-@machine_rule()
+@machine_rule(family="startup")
 def jit_cache_disabled(view: ObservationView) -> Judgements:
     if not machine.is_on(view.variable("CUDA_CACHE_DISABLE")):
         return
@@ -229,7 +229,7 @@ def jit_cache_disabled(view: ObservationView) -> Judgements:
     )
 
 
-@machine_rule()
+@machine_rule(family="startup")
 def lazy_first_call_jitter(view: ObservationView) -> Judgements:
     if machine.no_gpu(view) or (view.variable("CUDA_MODULE_LOADING") or "").upper() == "EAGER":
         return

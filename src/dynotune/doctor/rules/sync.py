@@ -17,7 +17,7 @@ _READS = re.compile(r"aten::(item|is_nonzero|_local_scalar_dense)$")
 _NEEDS_A_VALUE = re.compile(r"[Dd]ata-dependent|Tensor\.item|generic_jump")
 
 
-@cuda_rule()
+@cuda_rule(family="sync")
 def sync_per_step(view: ObservationView) -> Judgements:
     all_losses = view.losses("sync-per-step")
     losses = [loss for loss in all_losses if not breaks_a_graph(view, loss)]
@@ -41,7 +41,7 @@ def sync_per_step(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule()
+@cuda_rule(family="sync")
 def d2h_nonblocking_unsynced(view: ObservationView) -> Judgements:
     try:
         places = view.words("live.unsynced_reads")

@@ -21,7 +21,7 @@ _RANDOM = re.compile(r"aten::(normal|uniform|random|bernoulli|exponential|randpe
 _RANDOM_BY_TEXT = re.compile(r"\b(rand|randn|randint|randperm|normal|bernoulli|multinomial)(_like)?_?\(")
 
 
-@cuda_rule()
+@cuda_rule(family="transfer")
 def h2d_blocking(view: ObservationView) -> Judgements:
     losses = view.losses("h2d-blocking")
     without = view.attribution.counterfactual_savings.get("h2d-blocking", 0.0)
@@ -33,7 +33,7 @@ def h2d_blocking(view: ObservationView) -> Judgements:
     yield Judgement(share=share, losses=losses)
 
 
-@cuda_rule()
+@cuda_rule(family="transfer")
 def h2d_not_overlapped(view: ObservationView) -> Judgements:
     losses = view.losses("h2d-not-overlapped")
     lost = sum(loss.share for loss in losses)
@@ -41,7 +41,7 @@ def h2d_not_overlapped(view: ObservationView) -> Judgements:
     yield Judgement(claim=f"The device only receives data for {lost:.0%} of a step.", share=share, losses=losses)
 
 
-@cuda_rule()
+@cuda_rule(family="transfer")
 def transfer_float(view: ObservationView) -> Judgements:
     losses = view.losses("pin-memory-off", "h2d-not-overlapped")
     lost = sum(loss.share for loss in losses)
@@ -110,7 +110,7 @@ def _is_float_image(tensor: Tensor) -> bool:
     return channels_first or channels_last
 
 
-@cuda_rule()
+@cuda_rule(family="transfer")
 def many_small_copies(view: ObservationView) -> Judgements:
     num_steps = view.trace.num_steps or 0
     small = [row for row in bounds.to_device(view) if (row.median_bytes or SMALL_COPY_BYTES) < SMALL_COPY_BYTES]
@@ -126,7 +126,7 @@ def many_small_copies(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule()
+@cuda_rule(family="transfer")
 def create_on_cpu_then_move(view: ObservationView) -> Judgements:
     losses = view.losses(MADE)
     made = max(sum(loss.share for loss in losses), view.attribution.counterfactual_savings.get(MADE, 0.0))
@@ -154,7 +154,7 @@ def _bytes_per_step(view: ObservationView) -> float:
     return sum(row.num_bytes or 0 for row in bounds.to_device(view)) / (view.trace.num_steps or 1)
 
 
-@cuda_rule()
+@cuda_rule(family="transfer")
 def pin_memory_off(view: ObservationView) -> Judgements:
     pageable = [row for row in bounds.to_device(view) if row.pinned is False]
     losses = view.losses("pin-memory-off")
@@ -179,7 +179,7 @@ def pin_memory_off(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="transfer")
 def custom_batch_not_pinned(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     if not view.uses_cuda or loader is None or not loader.pin_memory or loader.batch_is_pinnable is not False:
@@ -192,7 +192,7 @@ def custom_batch_not_pinned(view: ObservationView) -> Judgements:
     yield Judgement(share=share, losses=losses, evidence=[*_loader_in_words(loader)])
 
 
-@rule()
+@rule(family="transfer")
 def pin_device_arg(view: ObservationView) -> Judgements:
     for loader in view.loaders:
         if loader.pin_memory_device:
@@ -205,7 +205,7 @@ def pin_device_arg(view: ObservationView) -> Judgements:
             return
 
 
-@rule()
+@rule(family="transfer")
 def pin_thread_bound(view: ObservationView) -> Judgements:
     loader = main_loader(view)
     wait = view.attribution.shares.input
@@ -223,7 +223,7 @@ def pin_thread_bound(view: ObservationView) -> Judgements:
     )
 
 
-@cuda_rule()
+@cuda_rule(family="transfer")
 def pin_in_hot_loop(view: ObservationView) -> Judgements:
     calls = view.per_step("live.pin_memory_calls") or 0.0
     pinning = calls >= policy.CALLS_PER_STEP

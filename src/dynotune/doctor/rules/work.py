@@ -15,7 +15,7 @@ WORDS_ADAM, WORDS_SGD = 9, 5
 weights and the optimizer's state are read and written."""
 
 
-@rule()
+@rule(family="work")
 def embedding_grads_dense(view: ObservationView) -> Judgements:
     model = bounds.main_model(view)
     if model is None or not view.is_training or model.table is None or model.table.sparse:
@@ -43,7 +43,7 @@ def _numbers_asked(model: Model) -> int:
     return sum(math.prod(tensor.shape) for tensor in inputs if tensor.dtype.startswith("int"))
 
 
-@rule()
+@rule(family="work")
 def cache_absent(view: ObservationView) -> Judgements:
     growing = [
         (model, model.call) for model in view.models if model.call is not None and bounds.inputs_grow(view, model)
@@ -62,7 +62,7 @@ def cache_absent(view: ObservationView) -> Judgements:
     )
 
 
-@rule()
+@rule(family="work")
 def double_precision(view: ObservationView) -> Judgements:
     model = bounds.main_model(view)
     if model is None or not _is_double(model):
@@ -82,7 +82,7 @@ def _is_double(model: Model) -> bool:
     )
 
 
-@rule()
+@rule(family="work")
 def small_operators(view: ObservationView) -> Judgements:
     if view.uses_cuda or not view.trace.num_steps:
         return

@@ -24,6 +24,7 @@ from dynotune.launch.process.leases import MARK, Lease
 from dynotune.launch.process.overlay import View
 from dynotune.launch.process.sandbox import Seed, changes_in, prepare
 from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.text import exit_codes
 
 SandboxMode = Literal["auto", "none"]
 
@@ -95,11 +96,11 @@ def start(
         raise ValueError("what is captured is kept in the run folder")
     if not cwd.is_dir():
         raise UsageError(f"The working directory {cwd} does not exist.", hint="Check the path.")
-    words = _fill_in(command, run_dir) if capture and run_dir else list(command)
+    argv = _fill_in(command, run_dir) if capture and run_dir else list(command)
     lease = Lease(run_dir)
     order: dict[str, Any] = {
-        "command": words,
-        "executable": executable.find_executable(words[0] if words else "", env=env, cwd=cwd),
+        "command": argv,
+        "executable": executable.find_executable(argv[0] if argv else "", env=env, cwd=cwd),
         "env": dict(env) if run_dir is None else {**env, MARK: str(run_dir)},
         "cwd": str(cwd),
         "ignored": _ignored_signals(),
@@ -322,8 +323,7 @@ class Launched:
             overlay.remove(self._view.scratch)
         if not left:
             self._lease.give_back()
-        how = f"exit code {status}" if status >= 0 else signal.Signals(-status).name
-        ended = f"The process that watches over the command has ended ({how})"
+        ended = f"The process that watches over the command has ended {exit_codes.ending(status)}"
         if left:
             return CannotRunHere(
                 f"{ended}, and processes of the command do not die: {_list(left)}.",

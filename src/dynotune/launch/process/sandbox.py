@@ -22,6 +22,7 @@ from dynotune.launch.process import overlay
 from dynotune.launch.process.changes import MOST_ENTRIES, Changes, without_parents
 from dynotune.launch.process.leases import Lease, temporary_folder
 from dynotune.launch.process.overlay import View
+from dynotune.text import exit_codes
 
 _TRY_OUT_S = 60.0
 _TRY_OUT = """\
@@ -193,7 +194,7 @@ def _try_out(cwd: Path, folder: Path, keep: Sequence[str]) -> str | None:
         return f"{folder}: {error.strerror}"
     if child.returncode == 0:
         return None
-    said = stdout.strip() or stderr.strip() or f"exit code {child.returncode}"
+    said = stdout.strip() or stderr.strip() or f"it ended {exit_codes.ending(child.returncode)}"
     return said.splitlines()[-1]
 
 

@@ -437,5 +437,5 @@ class _ArmFailed(DynotuneError):
 
     def __init__(self, arm: FailedArm) -> None:
         last = f": {arm.last_lines[-1]}" if arm.last_lines else ""
-        super().__init__(f"the {arm.arm} failed with exit code {arm.exit_code}, see {arm.run}{last}")
+        super().__init__(f"the {arm.arm} failed {words.ending(arm.exit_code)}, see {arm.run}{last}")
         self.arm = arm

@@ -11,6 +11,7 @@ from dynotune.measure.live.pilot import SHORT_WINDOW_S, WindowPlan
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import RunSpec
+from dynotune.text import words
 
 _WORKS_THERE = "Runs work in your folder itself"
 _NO_VIEW = "There is no copy-on-write view of it: {}."
@@ -43,7 +44,7 @@ def of_run(outcome: Outcome, limit_s: float) -> list[str]:
     if outcome.run.ended_by == "timeout":
         found.append(f"The command was ended after {limit_s:.0f} s, the limit of a run.")
     elif outcome.run.ended_by == "command" and outcome.run.exit_code:
-        found.append(f"Afterwards the command failed, with exit code {outcome.run.exit_code}.")
+        found.append(f"Afterwards the command failed, {words.ending(outcome.run.exit_code)}.")
     found += sandbox_warnings(outcome)
     if outcome.outside is not None:
         found += [f"Meanwhile {reason}." for reason in outcome.outside.foreign]

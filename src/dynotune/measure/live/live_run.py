@@ -20,6 +20,7 @@ from dynotune.schema import document
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import EndedBy, Process, Run
 from dynotune.schema.task import Task
+from dynotune.text import words
 
 POLL_S = 0.1
 """Each check takes a millisecond; a run outlives its last task by this time at most."""
@@ -262,7 +263,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
             return f"the {self.limit_s:.0f} s given were over"
         status = 0 if self._exit is None else self._exit.status
         if status:
-            return f"the program ended with exit code {status}"
+            return f"the program ended {words.ending(status)}"
         return f"the program ended after {max((len(r.steps) for r in self.records()), default=0)} steps"
 
     def _close_page(self) -> None:

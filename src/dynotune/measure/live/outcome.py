@@ -19,6 +19,7 @@ from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Process, Readback, Run, TimedWindow
 from dynotune.schema.setting import Setting
+from dynotune.text import words
 
 NUM_LAST_LINES = 12
 STEP_FUNCTION = "--step-function module:function (__main__:name for the script's own)"
@@ -115,15 +116,15 @@ def refuse_failed(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> None:
             hint="Free some space there, or name another folder with --run-dir.",
         )
     if run.ended_by == "command" and run.exit_code:
+        failed = f"The command failed in {launch.label} {words.ending(run.exit_code)}."
         if run.sandbox == "overlay" and (line := next(filter(_OF_THE_VIEW.search, lines), "")):
             raise CannotRunHere(
-                f"The command failed in {launch.label} {_in_words(run.exit_code)}. It ran in a copy-on-write view of "
-                f"its folder, which may be why: {line}",
+                f"{failed} It ran in a copy-on-write view of its folder, which may be why: {line}",
                 hint="Run it with --no-sandbox; it then works in your folder itself. Without privileges, the view "
                 "cannot rename a folder that was there before.",
             )
         raise CommandFailed(
-            f"The command failed in {launch.label} {_in_words(run.exit_code)}. {_of_memory(outcome, lines)}".rstrip(),
+            f"{failed} {_of_memory(outcome, lines)}".rstrip(),
             hint=f"All that it printed is in {outcome.folder}.",
             command_exit_code=run.exit_code,
             last_lines=lines,
@@ -168,7 +169,3 @@ def _no_step(outcome: Outcome, launch: LaunchPlan, limit_s: float, lines: tuple[
     hint += " If it was still starting, give it more time with --timeout." if run.ended_by == "timeout" else ""
     hint += " If it starts the work in the background and ends, give the command that does the work."
     return CannotRunHere(why, hint=hint)
-
-
-def _in_words(exit_code: int) -> str:
-    return f"with exit code {exit_code}" if exit_code >= 0 else f"by signal {-exit_code}"

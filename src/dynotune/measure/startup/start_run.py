@@ -26,6 +26,7 @@ from dynotune.schema.errors import CannotRunHere, CommandFailed, may_fail
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import Plan, Purpose, RunSpec
 from dynotune.schema.startup import ARMS, PHASES, Arm, Compiled, Phase, Span, Start
+from dynotune.text import words
 
 NUM_IMPORTS = 5
 COVERED: dict[str, tuple[Phase, ...]] = {
@@ -279,7 +280,7 @@ def _refuse_unready(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> Non
         return
     lines, matched = last_lines(outcome.folder, NUM_LAST_LINES), repr(launch.ready_pattern)
     if run.ended_by == "command":
-        ending = f" with exit code {run.exit_code}" if run.exit_code else ""
+        ending = f" {words.ending(run.exit_code)}" if run.exit_code else ""
         raise CommandFailed(
             f"The command ended{ending} in {launch.label} before a line matched {matched}.",
             hint=f"All that it printed is in {outcome.folder}.",

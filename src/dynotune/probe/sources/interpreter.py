@@ -15,6 +15,7 @@ from typing import Any
 
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown, needed, or_unknown
+from dynotune.text import words
 
 PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*t?)?")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish", "ash"})
@@ -141,16 +142,16 @@ def _by_shebang(program: Path, env: Mapping[str, str], cwd: Path, left: int) -> 
         return Unknown(f"{program.name} is not a Python script")
     lines = head.decode(errors="replace").splitlines()
     try:
-        words = shlex.split(lines[0][2:])
-        if words and Path(words[0]).name in SHELLS:
+        arguments = shlex.split(lines[0][2:])
+        if arguments and Path(arguments[0]).name in SHELLS:
             long_shebang = LONG_SHEBANG.match(lines[1]) if len(lines) > 1 else None
-            words = shlex.split(long_shebang["python"]) if long_shebang else words
+            arguments = shlex.split(long_shebang["python"]) if long_shebang else arguments
     except ValueError as error:
         return Unknown(f"the first line of {program} cannot be read: {error}")
-    if words and Path(words[0]).name == "env":
-        words = [word for word in words[1:] if word not in ("-S", "--split-string")]
-        words = words[next((at for at, word in enumerate(words) if "=" not in word), 0) :]
-    return _resolve(words, env, cwd, left - 1)
+    if arguments and Path(arguments[0]).name == "env":
+        arguments = [word for word in arguments[1:] if word not in ("-S", "--split-string")]
+        arguments = arguments[next((at for at, word in enumerate(arguments) if "=" not in word), 0) :]
+    return _resolve(arguments, env, cwd, left - 1)
 
 
 def _uv(arguments: list[str], env: Mapping[str, str], cwd: Path) -> str | Unknown:
@@ -196,7 +197,7 @@ def answer(
     marked = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
     if exit_code != 0 or not marked:
         last = (stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-        return Unknown(f"{python} did not answer; it ended with exit code {exit_code}: {last}")
+        return Unknown(f"{python} did not answer; it ended {words.ending(exit_code)}: {last}")
     return json.loads(marked[-1])
 
 

@@ -1,0 +1,144 @@
+"""Conclusions that are made of the findings of the real rules: each can be reached, and none is filtered away."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, get_args
+
+import pytest
+
+from dynotune.diagnose.attribute import PART_OF
+from dynotune.diagnose.conclusions import ALLOCATOR, FAMILIES, GENERAL, OF_SOME_STEPS, conclude, leading_finding
+from dynotune.doctor import Family, all_rules
+from dynotune.schema.diagnosis import Bottleneck
+from dynotune.schema.observation import Loader, Observation, PeriodicWork
+
+from ..doctor.devices import kernels, lost, model, on_cpu, on_gpu, operator
+from ..doctor.observations import timing
+
+AUTOCAST = {"live.autocast_dtypes": ["bfloat16"]}
+LOOP = [operator("aten::select", 8000, 0.02), operator("aten::mul", 8000, 0.06), operator("aten::mm", 10, 0.02)]
+
+
+class Reached(NamedTuple):
+    """An observation, the bottleneck that is concluded, and the finding that the verdict names."""
+
+    bottleneck: Bottleneck
+    leading: str
+    said: str
+    observation: Observation
+
+
+def on_device(*losses: Any, **fields: Any) -> Observation:
+    """A training under autocast on a device, so that no finding is about number formats."""
+    return on_gpu(*losses, **{"live": AUTOCAST} | fields)
+
+
+def loader(num_workers: int) -> Loader:
+    return Loader(name="DataLoader", dataset="data.Rows", num_workers=num_workers)
+
+
+CONVOLUTIONS = model(num_modules={"convolution": 8})
+CONVOLVING = {
+    "models": [CONVOLUTIONS],
+    "traced": {"kernels": [kernels(convolution=1.0)]},
+}
+REACHED = [
+    Reached(
+        "input",
+        "num-workers-zero",
+        "60% of it the device waits for the data loader (train.py:31): batches are made in the training process",
+        on_device(lost("loader-bound", 0.6), shares={"input": 0.6}, loaders=[loader(0)], timed=timing(wait_s=0.06)),
+    ),
+    Reached(
+        "transfer",
+        "h2d-not-overlapped",
+        "40% of it goes to copies between host and device",
+        on_device(lost("h2d-not-overlapped", 0.4), shares={"transfer": 0.4}),
+    ),
+    Reached(
+        "communication",
+        "communication-exposed",
+        "30% of it goes to communication that nothing else overlaps (train.py:31).",
+        on_device(lost("communication-exposed", 0.3), shares={"communication": 0.3}),
+    ),
+    Reached(
+        "memory",
+        "empty-cache-in-loop",
+        "30% of it the device waits while device memory is allocated and freed (train.py:31): the loop returns",
+        on_device(lost("empty-cache-in-loop", 0.3), shares={"host": 0.3}),
+    ),
+    Reached(
+        "host",
+        "python-elementwise-loops",
+        "40% of it Python runs between operators (train.py:12): 1,600 pointwise and indexing operators",
+        on_cpu(shares={"host": 0.4}, traced={"operators": LOOP}),
+    ),
+    Reached(
+        "host",
+        "sync-per-step",
+        "30% of it the device waits for the host (train.py:31): the host waits for the device",
+        on_device(lost("sync-per-step", 0.3), shares={"host": 0.3}),
+    ),
+    Reached(
+        "device",
+        "channels-last",
+        "the device works for 100% of it (train.py:31): ",
+        on_device(lost("channels-last", 0.6), **CONVOLVING),
+    ),
+    Reached(
+        "device",
+        "cudnn-benchmark-off",
+        "the device works for 100% of it (train.py:12): ",
+        on_device(**CONVOLVING | {"live": AUTOCAST | {"live.cudnn_benchmark": False}}),
+    ),
+    Reached(
+        "device",
+        "fp32-matmul-no-tf32",
+        "the device works for 100% of it (train.py:31): matrix products run in full float32",
+        on_gpu(lost("fp32-matmul-no-tf32", 0.5), traced={"kernels": [kernels(matmul=0.5, optimizer=0.5)]}),
+    ),
+    Reached(
+        "device",
+        "compile-default",
+        "the device works for 100% of it (train.py:31): ",
+        on_device(lost("compile-default", 0.6)),
+    ),
+    Reached(
+        "none", "", "40% of it operators run on the CPU, and what 60% of it goes to is not known.",
+        on_cpu(shares={"other": 0.6}),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reached", REACHED, ids=lambda reached: f"{reached.bottleneck} by {reached.leading}")
+def test_conclusion_names_the_finding_when_its_rule_finds_it(reached: Reached) -> None:
+    diagnosis = conclude(reached.observation)
+    assert diagnosis.bottleneck == reached.bottleneck
+    leading = leading_finding(diagnosis.bottleneck, diagnosis.findings)
+    assert (leading.id if leading else "") == reached.leading
+    assert diagnosis.verdict.startswith(f"A step takes 100 ms; {reached.said}")
+
+
+def test_every_bottleneck_and_every_family_of_one_is_reached() -> None:
+    rules = all_rules()
+    assert {reached.bottleneck for reached in REACHED} == set(get_args(Bottleneck))
+    pairs = {(reached.bottleneck, rules[reached.leading].family) for reached in REACHED if reached.leading}
+    assert pairs >= {(bottleneck, family) for bottleneck, families in FAMILIES.items() for family in families}
+
+
+@pytest.mark.parametrize("program", [on_cpu, on_device])
+@pytest.mark.parametrize(("kind", "what"), [("validation", "validation"), ("other", "`check(model)`")])
+def test_verdict_names_work_of_some_steps_when_it_takes_much_of_the_time(program: Any, kind: str, what: str) -> None:
+    work = PeriodicWork(
+        kind=kind, share=0.4, function="train.py(31): main", text="check(model)", num_steps=5, every=100
+    )
+    diagnosis = conclude(program(periodic=[work]))
+    assert diagnosis.verdict == (
+        f"A step takes 100 ms; {what} takes 40% of the time, after every 100 steps (train.py:31)."
+    )
+
+
+def test_families_and_findings_that_conclusions_depend_on_exist() -> None:
+    families = {family for families in FAMILIES.values() for family in families} | {OF_SOME_STEPS}
+    assert families <= set(get_args(Family))
+    assert all_rules().keys() >= {*GENERAL, *ALLOCATOR, *PART_OF}

@@ -7,9 +7,32 @@ import os
 import sys
 from threading import get_ident
 
+from . import source_location
 from .annotations import Any, Callable, FrameType, Iterator, Log
 from .covers import covers
 from .errors import guarded
+
+
+class PastSessions:
+    """Sessions of torch's profiler that Kineto recorded and that have ended.
+
+    `num`: number of sessions. `place`: line of the user's code at which the last session began. `activities`: names
+    of what any session recorded, such as "CUDA". `takes_cupti_down`: whether the environment asked Kineto, when the
+    last session ended, to take CUPTI down.
+    """
+
+    def __init__(
+        self, num: int = 0, place: str = "", activities: frozenset[str] = frozenset(), takes_cupti_down: bool = False
+    ) -> None:
+        self.num = num
+        self.place = place
+        self.activities = activities
+        self.takes_cupti_down = takes_cupti_down
+
+    def followed_by(self, place: str, activities: set[str]) -> PastSessions:
+        """Return these sessions and one that ends now."""
+        takes_down = os.environ.get("TEARDOWN_CUPTI") == "1"
+        return PastSessions(self.num + 1, place, self.activities | activities, takes_down)
 
 
 class ProgramsProfiler:
@@ -17,6 +40,7 @@ class ProgramsProfiler:
 
     `is_running`: whether a session is running. `place`: where in the program the last session began; "" without a
     session. `num_begun`: number of sessions so far. `begins`: function that is called before a session begins.
+    `past`: the sessions that Kineto recorded and that have ended.
     """
 
     def __init__(self, torch: Any, log: Log) -> None:
@@ -24,6 +48,9 @@ class ProgramsProfiler:
         self.num_begun = 0
         self.is_running = False
         self.place = ""
+        self.past = PastSessions()
+        self._activities: set[str] = set()
+        self._line = ""
         self._enabled = torch.autograd._profiler_enabled
         self._log = log
         self._ours = False
@@ -50,15 +77,19 @@ class ProgramsProfiler:
         @covers(module, name)
         def covered(*args: Any, **kwargs: Any) -> Any:
             if not self._ours:
-                guarded(self._log, "profiler", self._meet, running)
+                guarded(self._log, "profiler", self._meet, running, *args)
             return original(*args, **kwargs)
 
-    def _meet(self, running: bool) -> None:
+    def _meet(self, running: bool, config: Any = None, activities: Any = (), *args: Any) -> None:
         if running and not self.is_running:
-            self.place = _place_in_program()
+            self.place, self._line = _place_in_program(), source_location.line()
             self.num_begun += 1
             if self.begins is not None:
                 self.begins()
+        if running:
+            self._activities = {activity.name for activity in activities}
+        elif self.is_running and self._activities:  # emit_nvtx and emit_itt name none: Kineto records nothing
+            self.past = self.past.followed_by(self._line, self._activities)
         self.is_running = running
 
 

@@ -8,7 +8,7 @@ import sys
 from threading import get_ident
 
 from . import source_location
-from .annotations import Any, Callable, FrameType, Iterator, Log
+from .annotations import Any, Callable, FrameType, Iterable, Iterator, Log
 from .covers import covers
 from .errors import guarded
 
@@ -77,17 +77,17 @@ class ProgramsProfiler:
         @covers(module, name)
         def covered(*args: Any, **kwargs: Any) -> Any:
             if not self._ours:
-                guarded(self._log, "profiler", self._meet, running, *args)
+                guarded(self._log, "profiler", self._meet, running, args, kwargs)
             return original(*args, **kwargs)
 
-    def _meet(self, running: bool, config: Any = None, activities: Any = (), *args: Any) -> None:
+    def _meet(self, running: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if running and not self.is_running:
             self.place, self._line = _place_in_program(), source_location.line()
             self.num_begun += 1
             if self.begins is not None:
                 self.begins()
         if running:
-            self._activities = {activity.name for activity in activities}
+            self._activities = _activities(*args, **kwargs)
         elif self.is_running and self._activities:  # emit_nvtx and emit_itt name none: Kineto records nothing
             self.past = self.past.followed_by(self._line, self._activities)
         self.is_running = running
@@ -172,6 +172,11 @@ def open_optimizer_annotation() -> str | None:
             return name if isinstance(name, str) else None
         frame = frame.f_back
     return None
+
+
+def _activities(config: Any = None, activities: Iterable[Any] = (), **others: Any) -> set[str]:
+    """Name what a session records, from the arguments with which torch prepares or enables it."""
+    return {activity.name for activity in activities}
 
 
 def _place_in_program() -> str:

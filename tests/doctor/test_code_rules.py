@@ -50,8 +50,8 @@ def test_cupti_left_attached_costs_a_quarter_of_a_step_at_most_when_the_program_
     finding = found(profiled_earlier())["cupti-left-attached"]
     assert (finding.share, finding.severity, finding.where) == (0.25, "high", Place("train.py:40"))
     assert settings(finding) == ["env.TEARDOWN_CUPTI=1"]
-    assert "a session of torch's profiler ended before the steps were timed; began at train.py:40" in finding.evidence
-    assert "TEARDOWN_CUPTI is not set" in finding.evidence
+    assert "before the steps were timed, one session of torch's profiler ended" in finding.evidence
+    assert {"the last session began at train.py:40", "TEARDOWN_CUPTI is not set"} <= set(finding.evidence)
     assert found(profiled_earlier(host=0.08))["cupti-left-attached"].share == pytest.approx(0.08)
     several = found(profiled_earlier(sessions=3))["cupti-left-attached"]
     assert "3 sessions of torch's profiler ended" in several.evidence[0]

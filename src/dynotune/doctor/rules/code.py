@@ -44,12 +44,12 @@ def cupti_left_attached(view: ObservationView) -> Judgements:
         return
     where = view.text("live.profiled_place")
     is_safe = or_else(lambda: version(view.text("torch.cuda")) >= TEARS_DOWN_SAFELY_FROM, False)
-    sessions = "a session of torch's profiler" if num == 1 else f"{num} sessions of torch's profiler"
-    last = "began" if num == 1 else "the last one began"
+    sessions = "one session" if num == 1 else f"{num} sessions"
     yield Judgement(
         share=min(bounds.waits_for_host(view), policy.CUPTI_OF_STEP),
         evidence=[
-            f"{sessions} ended before the steps were timed; {last} at {where or 'an unknown line'}",
+            f"before the steps were timed, {sessions} of torch's profiler ended",
+            f"the last session began at {where or 'an unknown line'}",
             *view.fact_evidence("live.profiled_activities"),
             *view.variable_evidence("TEARDOWN_CUPTI"),
             view.mentions("torch.cuda"),

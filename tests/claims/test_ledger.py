@@ -57,7 +57,7 @@ def test_a_comparison_sets_what_exists_on_a_workload_that_exists(claim):
     for text in [*claim.compare.settings, *claim.compare.baseline]:
         parse(text)
     assert claim.compare.settings != claim.compare.baseline
-    documented = ast.get_docstring(ast.parse((PROGRAMS / "program.py").read_text()))
+    documented = ast.get_docstring(ast.parse((PROGRAMS / claim.program).read_text()))
     for workload in [*claim.compare.fair, *claim.compare.elsewhere]:
         assert workload in documented
 

@@ -28,6 +28,10 @@ LIVE: Facts = {
     "live.grad_scaler": False,
     "live.autocast_dtypes": [],
     "live.profiler_place": "",
+    "live.profiled_sessions": 0,
+    "live.profiled_place": "",
+    "live.profiled_activities": [],
+    "live.profiled_teardown": False,
     "live.zero_grad_sets_none": True,
     "live.zero_grad_place": "",
 }

@@ -36,6 +36,61 @@ def test_a_profiler_that_keeps_the_steps_from_being_recorded_is_bounded_by_nothi
     assert lacks(observed(live={"live.profiler_place": NOT_ASKED}), "profiler-left-on") == ["live.profiler_place"]
 
 
+# What the profiler leaves
+
+
+def profiled_earlier(host: float = 0.6, cuda: str = "13.0", **live: Any) -> Any:
+    """A training on a GPU after one session of torch's profiler; `host`: share of waits for the host."""
+    sessions = {"sessions": 1, "place": "train.py:40", "activities": ["CPU", "CUDA"], "teardown": False}
+    told = {f"live.profiled_{name}": value for name, value in (sessions | live).items()}
+    return on_gpu(live=told, shares={"host": host}, facts={"torch.cuda": cuda, "env.TEARDOWN_CUPTI": None})
+
+
+def test_cupti_left_attached_costs_a_quarter_of_a_step_at_most_when_the_program_profiled_itself():
+    finding = found(profiled_earlier())["cupti-left-attached"]
+    assert (finding.share, finding.severity, finding.where) == (0.25, "high", Place("train.py:40"))
+    assert settings(finding) == ["env.TEARDOWN_CUPTI=1"]
+    assert "before the steps were timed, one session of torch's profiler ended" in finding.evidence
+    assert {"the last session began at train.py:40", "TEARDOWN_CUPTI is not set"} <= set(finding.evidence)
+    assert found(profiled_earlier(host=0.08))["cupti-left-attached"].share == pytest.approx(0.08)
+    several = found(profiled_earlier(sessions=3))["cupti-left-attached"]
+    assert "3 sessions of torch's profiler ended" in several.evidence[0]
+
+
+def test_cupti_left_attached_stands_beside_what_else_makes_launches_slow_when_both_are_there():
+    both = on_gpu(lost("launch-bound", 0.3), live={"live.profiled_sessions": 1}, shares={"host": 0.5})
+    assert {"launch-bound", "cupti-left-attached"} <= found(both).keys()
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [
+        on_gpu(),
+        profiled_earlier(sessions=0),
+        profiled_earlier(teardown=True),
+        profiled_earlier(host=0.0),
+        on_gpu(live={"live.profiled_sessions": 1, "live.profiler_place": "train.py:40"}, shares={"host": 0.5}),
+        on_cpu(live={"live.profiled_sessions": 1, "live.profiled_place": "train.py:40"}),
+    ],
+    ids=["no profiler", "no session that ended", "taken down", "device-bound", "still profiled", "no device"],
+)
+def test_cupti_left_attached_is_silent_when_nothing_is_lost_to_it(observation):
+    assert "cupti-left-attached" not in found(observation)
+    assert lacks(observation, "cupti-left-attached") == []
+
+
+@pytest.mark.parametrize("name", ["live.profiled_sessions", "live.profiled_teardown", "live.profiled_place"])
+def test_cupti_left_attached_is_unknown_when_the_sessions_are(name):
+    assert lacks(profiled_earlier(**{name.removeprefix("live.profiled_"): NOT_ASKED}), "cupti-left-attached") == [name]
+
+
+@pytest.mark.parametrize("cuda", ["12.4", NOT_ASKED])
+def test_cupti_left_attached_offers_no_setting_when_taking_cupti_down_may_crash(cuda):
+    finding = found(profiled_earlier(cuda=cuda))["cupti-left-attached"]
+    assert settings(finding) == []
+    assert finding.remedy.startswith("Profile in a separate run")
+
+
 # Gradients that nobody uses
 
 

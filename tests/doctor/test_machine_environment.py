@@ -88,6 +88,10 @@ FIRES = {
         ({"torch.runs_natively": NOBODY, "CUDA_CACHE_DISABLE": "1"}, "medium"),
     ],
     "module-loading-eager": [({"CUDA_MODULE_LOADING": "EAGER"}, "medium")],
+    "kineto-daemon-on": [
+        ({"KINETO_USE_DAEMON": "1"}, "low"),
+        ({"KINETO_USE_DAEMON": "0", "TEARDOWN_CUPTI": "0"}, "low"),  # Kineto asks only whether it is set
+    ],
     "cublas-env-regex": [(REGEX, "medium")],
     "cublas-workspace-small": [
         ({"CUBLAS_WORKSPACE_CONFIG": ":16:8"}, "medium"),
@@ -127,6 +131,7 @@ SILENT = {
     "jit-cache-too-small": [{}, {"CUDA_CACHE_MAXSIZE": "4294967296"}],
     "jit-cache-disabled": [{}, {"CUDA_CACHE_DISABLE": "0"}],
     "module-loading-eager": [{}, {"CUDA_MODULE_LOADING": "LAZY"}],
+    "kineto-daemon-on": [{}, {"TEARDOWN_CUPTI": "0"}, {"KINETO_USE_DAEMON": "1", "TEARDOWN_CUPTI": "1"}],
     "cublas-env-regex": [
         {},
         REGEX | {"torch.version": "2.13.0+cu130"},
@@ -156,6 +161,10 @@ UNKNOWN = {
     "jit-cache-too-small": [({"CUDA_CACHE_MAXSIZE": NOBODY}, "env.CUDA_CACHE_MAXSIZE")],
     "jit-cache-disabled": [({"CUDA_CACHE_DISABLE": NOBODY}, "env.CUDA_CACHE_DISABLE")],
     "module-loading-eager": [({"CUDA_MODULE_LOADING": NOBODY}, "env.CUDA_MODULE_LOADING")],
+    "kineto-daemon-on": [
+        ({"KINETO_USE_DAEMON": NOBODY}, "env.KINETO_USE_DAEMON"),
+        ({"KINETO_USE_DAEMON": "1", "TEARDOWN_CUPTI": NOBODY}, "env.TEARDOWN_CUPTI"),
+    ],
     "cublas-env-regex": [(REGEX | {"torch.version": NOBODY}, "torch.version")],
     "cublas-workspace-small": [({"CUBLAS_WORKSPACE_CONFIG": NOBODY}, "env.CUBLAS_WORKSPACE_CONFIG")],
 }

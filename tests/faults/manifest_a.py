@@ -130,6 +130,17 @@ HOST = (
         implies=("host-bound", "launch-bound"),
         notes="The device's work is about as long as the host's without the profiler: it must be, to be slowed by it.",
     ),
+    *(
+        Fault(
+            "cupti-left-attached",
+            program,
+            CUDA,
+            (20,),
+            implies=("host-bound", "launch-bound"),
+            notes="A flag: a few steps are profiled or none. The cost is an estimate; the CPU has no CUPTI.",
+        )
+        for program in ("profiled_earlier.py", "profiled_by_callback.py")
+    ),
     Fault("debug-flags-left-on", "anomaly_left_on.py", CPU, (30,), args=("--width", "576")),
     Fault("debug-flags-left-on", "anomaly_left_on.py", CPU, (60,), args=("--width", "256")),
     Fault(

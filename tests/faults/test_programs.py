@@ -58,6 +58,19 @@ def test_it_ends_by_itself_with_its_rate_at_no_dose_and_at_the_largest(
         assert float(rates[0]) > 0
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("program", ["profiled_earlier.py", "profiled_by_callback.py"])
+def test_a_program_profiles_its_first_steps_when_it_runs_on_the_cpu_where_that_costs_nothing(
+    program: str, forked: Forked, tmp_path: Path
+) -> None:
+    fault = next(fault for fault in FAULTS if fault.program == program)
+    for dose in (0, max(fault.doses)):
+        done = run(fault, dose, forked, tmp_path)
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert ("operators" in done.stdout) == (dose > 0)
+        assert len(re.findall(r"^RATE (\S+)$", done.stdout, re.MULTILINE)) == 1
+
+
 @pytest.mark.parametrize("fault", EVERY, ids=lambda fault: f"{fault.id}-{fault.program}")
 def test_the_manifest_names_programs_that_exist_and_doses_that_are_shares(fault: Fault) -> None:
     assert (PROGRAMS / fault.program).is_file()

@@ -252,6 +252,8 @@ def test_only_the_user_sets_a_variable_that_is_not_known_to_do_nothing_but_tune(
         (Setting("env.CUBLAS_WORKSPACE_CONFIG", ":4096:8"), False),
         (Setting("env.CUDA_MODULE_LOADING", "EAGER"), False),
         (Setting("env.CUDA_LAUNCH_BLOCKING", "@unset"), False),
+        (Setting("env.TEARDOWN_CUPTI", "1"), False),
+        (Setting("env.TEARDOWN_CUPTI", "evil.so"), True),
         (Setting("env.TORCH_LOGS", "@unset"), False),
         (Setting("env.MALLOC_PERTURB_", "@unset"), False),
         (Setting("env.TORCH_NCCL_DESYNC_DEBUG", "@unset"), False),

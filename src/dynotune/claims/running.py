@@ -20,6 +20,8 @@ from dynotune.schema.run import RunSpec
 from dynotune.text import words
 
 PROGRAMS = Path(__file__).with_name("programs")
+SHARED = frozenset({"check.py", "program.py"})
+"""The programs that test most claims. A change of these is a change of every test."""
 CHECK_S, COMPARISONS_S = 180.0, 240.0
 """Longest time in seconds for a check, and for the comparisons of a claim."""
 MOST_PAIRS = 8
@@ -49,7 +51,7 @@ def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = 
         found["answer"] = _answer([*spec.command, str(PROGRAMS / "check.py"), expression], spec)
     if claim.compare is not None and (not needed or found["answer"].get("so")):
         try:
-            found |= _compared(claim.compare, spec, watcher, min(COMPARISONS_S, budget_s or COMPARISONS_S))
+            found |= _compared(claim, claim.compare, spec, watcher, min(COMPARISONS_S, budget_s or COMPARISONS_S))
         except UsageError as error:  # the settings are ours: a budget that is too small, a setting that does not apply
             found["answer"] = {"undecided": error.message}
         except DynotuneError as error:
@@ -60,8 +62,8 @@ def run(claim: Claim, spec: RunSpec, watcher: Watcher, budget_s: float | None = 
 
 
 def program_hash(claim: Claim) -> str:
-    """Return the SHA-256 of all programs and of the claim's check and comparison."""
-    parts = [path.read_bytes() for path in sorted(PROGRAMS.glob("*.py"))]
+    """Return the SHA-256 of the shared programs, of the claim's own program, and of its check and comparison."""
+    parts = [(PROGRAMS / name).read_bytes() for name in sorted(SHARED | {claim.program})]
     return hashlib.sha256(b"\0".join([*parts, document.encode([claim.check, claim.compare])])).hexdigest()
 
 
@@ -79,14 +81,16 @@ def _answer(command: Sequence[str], spec: RunSpec) -> dict[str, Any]:
         return {"error": f"its answer cannot be read: {error}"}
 
 
-def _compared(arms: TwoArms, spec: RunSpec, watcher: Watcher, budget_s: float) -> dict[str, list[Comparison]]:
+def _compared(
+    claim: Claim, arms: TwoArms, spec: RunSpec, watcher: Watcher, budget_s: float
+) -> dict[str, list[Comparison]]:
     """Compare the arms on the claim's workload, within half of the budget; if the claim holds, again and elsewhere."""
     end_s = time.monotonic() + budget_s
 
     def on(workload: str, parts: int = 2) -> Comparison:
         watcher.say(f"{' '.join(arms.settings)} on {workload}")
         way = ["{way}"] if arms.settings[0].startswith("arg.way") else []
-        command = [*spec.command, str(PROGRAMS / "program.py"), workload, *way]
+        command = [*spec.command, str(PROGRAMS / claim.program), workload, *way]
         settings = [knobs.parse(text) for text in arms.baseline]
         request = CompareRequest(
             run=msgspec.structs.replace(spec, command=command, settings=settings),
@@ -99,7 +103,7 @@ def _compared(arms: TwoArms, spec: RunSpec, watcher: Watcher, budget_s: float) -
         )
         # Others read it: it holds no folder of this machine, and the bundle has the facts.
         comparison = protocol.compare(request, watcher)
-        command = ["python", "program.py", workload, *way]
+        command = ["python", claim.program, workload, *way]
         kept = msgspec.structs.replace(comparison.run, command=command, cwd=Path(), base=Path())
         pairs = [Pair(pair.first, pair.baseline_s, pair.candidate_s) for pair in comparison.pairs]
         return msgspec.structs.replace(comparison, facts={}, run=kept, pairs=pairs)

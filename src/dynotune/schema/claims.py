@@ -48,6 +48,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         about: search words with which people ask for the claim.
         bears_on: ids of related findings.
         traces: environment variables and kernel settings that show that the advice was followed, with usual values.
+        program: the program of `programs/` whose workloads are compared.
         seen: the trace (from `traces`) that was found on this machine; "" if the user asked for the claim.
     """
 
@@ -65,6 +66,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     traces: dict[str, list[int | str]] = {}
     check: str = ""
     compare: TwoArms | None = None
+    program: str = "program.py"
     untestable: str = ""
     seen: str = ""
 

@@ -37,6 +37,24 @@ out["inherited"] = inherited("CUBLAS_WORKSPACE_CONFIG")
     assert ":4096:8" in answer["detail"]
 
 
+def test_cupti_is_asked_to_be_taken_down_when_torch_would_forbid_it(child):
+    """torch.compile writes 0 where graphs and CUDA before 12.6 meet; Kineto asks getenv at each session's end."""
+    done = child(
+        PRELUDE
+        + """
+os.environ["TEARDOWN_CUPTI"] = "0"
+out["own"] = os.environ["TEARDOWN_CUPTI"]
+out["c"] = c("TEARDOWN_CUPTI")
+""",
+        "env.TEARDOWN_CUPTI=1",
+        torch=False,
+    )
+    assert done.out == {"own": "1", "c": "1"}
+    answer = done.readback["env.TEARDOWN_CUPTI"]
+    assert (answer["ok"], answer["found"]) == (True, "1")
+    assert answer["detail"] == "the program set it to 0; it was kept"
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -11,8 +11,9 @@ from .annotations import Any, Callable, Event, FrameType, Log
 
 # Variables that change how PyTorch programs run; their changes are recorded with the code that made them.
 _WATCHED = (
-    "CUBLAS", "CUDA_", "CUDNN", "GOMP_", "HF_", "KMP_", "LD_PRELOAD", "MALLOC_", "MKL_", "NCCL_", "NUMEXPR_",
-    "NVIDIA_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH", "TRITON_", "VECLIB_", "WORLD_SIZE", "DYNOTUNE_NOTHING",
+    "CUBLAS", "CUDA_", "CUDNN", "DISABLE_CUPTI_", "GOMP_", "HF_", "KINETO_", "KMP_", "LD_PRELOAD", "MALLOC_", "MKL_",
+    "NCCL_", "NUMEXPR_", "NVIDIA_", "OMP_", "OPENBLAS_", "PYTORCH_", "TEARDOWN_CUPTI", "TORCH", "TRITON_", "VECLIB_",
+    "WORLD_SIZE", "DYNOTUNE_NOTHING",
 )  # fmt: skip
 _MAX_CHANGES = 200
 

@@ -7,10 +7,33 @@ import os
 import sys
 from threading import get_ident
 
-from .annotations import Any, Callable, FrameType, Iterator, Log
+from . import source_location
+from .annotations import Any, Callable, FrameType, Iterable, Iterator, Log
 from .covers import covers
 from .cupti import Teardown
 from .errors import guarded
+
+
+class PastSessions:
+    """Sessions of torch's profiler that Kineto recorded and that have ended.
+
+    `num`: number of sessions. `place`: line of the user's code at which the last session began. `activities`: names
+    of what any session recorded, such as "CUDA". `takes_cupti_down`: whether the environment asked Kineto, when the
+    last session ended, to take CUPTI down.
+    """
+
+    def __init__(
+        self, num: int = 0, place: str = "", activities: frozenset[str] = frozenset(), takes_cupti_down: bool = False
+    ) -> None:
+        self.num = num
+        self.place = place
+        self.activities = activities
+        self.takes_cupti_down = takes_cupti_down
+
+    def followed_by(self, place: str, activities: set[str]) -> PastSessions:
+        """Return these sessions and one that ends now."""
+        takes_down = os.environ.get("TEARDOWN_CUPTI") == "1"
+        return PastSessions(self.num + 1, place, self.activities | activities, takes_down)
 
 
 class ProgramsProfiler:
@@ -18,6 +41,7 @@ class ProgramsProfiler:
 
     `is_running`: whether a session is running. `place`: where in the program the last session began; "" without a
     session. `num_begun`: number of sessions so far. `begins`: function that is called before a session begins.
+    `past`: the sessions that Kineto recorded and that have ended.
     """
 
     def __init__(self, torch: Any, log: Log) -> None:
@@ -25,6 +49,9 @@ class ProgramsProfiler:
         self.num_begun = 0
         self.is_running = False
         self.place = ""
+        self.past = PastSessions()
+        self._activities: set[str] = set()
+        self._line = ""
         self._enabled = torch.autograd._profiler_enabled
         self._log = log
         self._ours = False
@@ -51,15 +78,19 @@ class ProgramsProfiler:
         @covers(module, name)
         def covered(*args: Any, **kwargs: Any) -> Any:
             if not self._ours:
-                guarded(self._log, "profiler", self._meet, running)
+                guarded(self._log, "profiler", self._meet, running, args, kwargs)
             return original(*args, **kwargs)
 
-    def _meet(self, running: bool) -> None:
+    def _meet(self, running: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if running and not self.is_running:
-            self.place = _place_in_program()
+            self.place, self._line = _place_in_program(), source_location.line()
             self.num_begun += 1
             if self.begins is not None:
                 self.begins()
+        if running:
+            self._activities = _activities(*args, **kwargs)
+        elif self.is_running and self._activities:  # emit_nvtx and emit_itt name none: Kineto records nothing
+            self.past = self.past.followed_by(self._line, self._activities)
         self.is_running = running
 
 
@@ -158,6 +189,11 @@ def open_optimizer_annotation() -> str | None:
             return name if isinstance(name, str) else None
         frame = frame.f_back
     return None
+
+
+def _activities(config: Any = None, activities: Iterable[Any] = (), **others: Any) -> set[str]:
+    """Name what a session records, from the arguments with which torch prepares or enables it."""
+    return {activity.name for activity in activities}
 
 
 def _place_in_program() -> str:

@@ -15,6 +15,7 @@ import sys
 from ..core import source_location
 from ..core.annotations import Any, Callable, Log
 from ..core.covers import covers
+from ..core.profiler_session import PastSessions
 from ..core.source_location import WHOSE_USER, whose
 
 _NO_TORCH = "the program did not import torch"
@@ -176,6 +177,7 @@ class Calls:
         self._empty_cache, self._pin_memory, self._anomaly = _Counted(), _Counted(), _Counted()
         self.profiler: Any = None  # a ProgramsProfiler, set before torch is imported
         self._num_before = 0
+        self._past = PastSessions()
 
     def torch_is_here(self, torch: Any) -> None:
         self._torch = torch
@@ -190,6 +192,7 @@ class Calls:
             counted.num_before = counted.num
         if self._torch is not None:
             self._num_before = self.profiler.num_begun - self.profiler.in_the_way()
+            self._past = self.profiler.past
 
     def facts(self) -> dict[str, Any]:
         """Return the facts `live.*` without the prefix; without torch the program made no such calls."""
@@ -204,6 +207,10 @@ class Calls:
             "anomaly_mode": anomalous or self._anomaly.num_in_window > 0,
             "anomaly_place": self._anomaly.place,
             "profiler_place": (profiler.place or "elsewhere") if profiled else "",
+            "profiled_sessions": self._past.num,
+            "profiled_place": self._past.place,
+            "profiled_activities": sorted(self._past.activities),
+            "profiled_teardown": self._past.takes_cupti_down,
         }
 
     def _count(

@@ -4,7 +4,7 @@ import tomllib
 from importlib.resources import files
 
 from dynotune.doctor import bounds, policy
-from dynotune.doctor.declaration import Judgement, Judgements, rule
+from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.hot_lines import steps_thread
 from dynotune.doctor.machine import version
 from dynotune.doctor.observation_view import ObservationView, or_else, or_unknown
@@ -15,6 +15,9 @@ from dynotune.schema.trace_summary import Place
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 READ_ONCE_FROM = (2, 13)
 """Version of torch. Older ones read the variable at each product."""
+TEARS_DOWN_SAFELY_FROM = (12, 6)
+"""Version of CUDA. In older ones, CUPTI that was taken down and comes back crashes programs with CUDA graphs."""
+_PROFILE_APART = "Profile in a separate run that ends after the profiled steps, and train without a profiler."
 _REMOVED_CALLS = tomllib.loads(files(__package__).joinpath("removed_calls.toml").read_text(encoding="utf-8"))["call"]
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::matmul")
 _ZEROING = ("aten::zero_", "aten::_foreach_zero_", "aten::fill_", "aten::add_")
@@ -31,6 +34,29 @@ def profiler_left_on(view: ObservationView) -> Judgements:
         share=share,
         evidence=[f"running in the window: {where}"],
         where=Place(where) if where != "elsewhere" else Place(),
+    )
+
+
+@cuda_rule(family="code")
+def cupti_left_attached(view: ObservationView) -> Judgements:
+    num = int(view.number("live.profiled_sessions"))
+    if num == 0 or view.truth("live.profiled_teardown") or view.text("live.profiler_place"):
+        return
+    where = view.text("live.profiled_place")
+    is_safe = or_else(lambda: version(view.text("torch.cuda")) >= TEARS_DOWN_SAFELY_FROM, False)
+    sessions = "one session" if num == 1 else f"{num} sessions"
+    yield Judgement(
+        share=min(bounds.waits_for_host(view), policy.CUPTI_OF_STEP),
+        evidence=[
+            f"before the steps were timed, {sessions} of torch's profiler ended",
+            f"the last session began at {where or 'an unknown line'}",
+            *view.fact_evidence("live.profiled_activities"),
+            *view.variable_evidence("TEARDOWN_CUPTI"),
+            view.mentions("torch.cuda"),
+        ],
+        where=Place(where),
+        candidates=None if is_safe else [],
+        remedy="" if is_safe else _PROFILE_APART,
     )
 
 

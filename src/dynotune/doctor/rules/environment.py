@@ -180,6 +180,18 @@ def cublas_env_regex(view: ObservationView) -> Judgements:
     )
 
 
+@machine_rule(family="environment")
+def kineto_daemon_on(view: ObservationView) -> Judgements:
+    if view.variable("KINETO_USE_DAEMON") is None or view.variable("TEARDOWN_CUPTI") == "1":
+        return
+    yield Judgement(
+        severity="low",
+        share=Unknown("nothing is lost until the daemon asks for a profile, and dynotune does not see whether it did"),
+        variables=["KINETO_USE_DAEMON", "TEARDOWN_CUPTI"],
+        candidates=[],
+    )
+
+
 def _host_share_of_products(view: ObservationView) -> tuple[float | None, list[str]]:
     """Return the host's own time in products as a share of a plain step, with evidence; None if it is not known."""
     trace = view.observation.trace

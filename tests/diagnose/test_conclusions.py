@@ -44,10 +44,12 @@ def test_what_the_host_queues_after_late_batches_belongs_to_the_input():
 
 def test_a_disturbed_answer_says_so_first():
     facts = {"window.others_cpu_s_per_s": 0.96, "host.num_cores": 2}
-    told = conclude(observed(timed=timing(), attributed=attribution(host=0.5), facts=facts)).verdict
-    assert told.startswith("Disturbed, as others used 48% of the cores. A step takes 100 ms;")
+    told = conclude(observed(timed=timing(), attributed=attribution(host=0.5), facts=facts))
+    assert told.verdict.startswith("Disturbed, as others used 48% of the cores. A step takes 100 ms;")
+    assert told.disturbance == "others used 48% of the cores"
     quiet = conclude(observed(timed=timing(), attributed=attribution(host=0.5), facts={**facts, "host.num_cores": 8}))
     assert quiet.verdict.startswith("A step takes")
+    assert quiet.disturbance == ""
 
 
 def test_the_verdict_says_how_much_of_a_step_is_laid_to_nobody():

@@ -16,9 +16,6 @@ from dynotune.schema.run import RunSpec
 if TYPE_CHECKING:
     from rich.console import Console
 
-# The script decodes its photographs between the steps, which the diagnosis finds by itself. This is tried
-# besides: it is often advised, and means something to cuBLAS alone.
-EXTRA = "env.CUBLAS_WORKSPACE_CONFIG=:4096:8"
 BUDGET_S = 160.0
 # Known of this script, so that no pilot has to find it: steady by then, and an epoch of 600 photographs
 # in batches of 16, so that each window starts its loading processes once.
@@ -35,7 +32,7 @@ def demo(python: Annotated[str, option("demo_python")] = sys.executable, run_dir
         _check_packages()
     told = console(stderr=True)
     # As many epochs as last for the live run, in which settings are switched.
-    command = [python, str(script), str(_photographs(told)), "--epochs", "100"]
+    command = [*map(_from_here, (python, str(script), str(_photographs(told)))), "--epochs", "100"]
     told.print(f"The training script: {script}", style="dim", soft_wrap=True)
     run = RunSpec(
         command=command,
@@ -46,12 +43,18 @@ def demo(python: Annotated[str, option("demo_python")] = sys.executable, run_dir
         warmup_steps=WARMUP_STEPS,
         window_steps=WINDOW_STEPS,
     )
-    folder, study = studied(TuneRequest(run=run, extra=[EXTRA]), BUDGET_S)
-    show(study, json=None, recipe=folder / RECIPE)
+    folder, study = studied(TuneRequest(run=run), BUDGET_S)
     for name in (REPORT, RECIPE):
         if (folder / name).is_file():
             told.print(f"{name}: {folder / name}", style="dim", soft_wrap=True)
+    show(study, json=None, recipe=folder / RECIPE)
     told.print("On your own command: dynotune tune -- python train.py", style="dim")
+
+
+def _from_here(path: str) -> str:
+    """Write a path in a subfolder of the current folder relative to it, so that a command to be pasted is short."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if here in Path(path).parent.parents else path
 
 
 def example(name: str) -> Path:

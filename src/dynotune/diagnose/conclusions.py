@@ -57,9 +57,10 @@ def conclude(
     if not isinstance(attribution, Unknown):
         workers = max((loader.num_workers for loader in loaders), default=0)
         findings = [_with_predictions(finding, attribution.predicted, workers) for finding in findings]
+    disturbance = _disturbance(observation)
     return Diagnosis(
         command=observation.command,
-        verdict=_disturbance(observation)
+        verdict=(f"Disturbed, as {disturbance}. " if disturbance else "")
         + verdict(timing, attribution, found, findings, of_loader=loaders[0].place if loaders else NOWHERE),
         bottleneck=found,
         shares=attribution if isinstance(attribution, Unknown) else attribution.shares,
@@ -71,6 +72,7 @@ def conclude(
         forecasts=forecasts,
         facts=observation.facts,
         notes=_notes(observation),
+        disturbance=disturbance,
     )
 
 
@@ -89,11 +91,11 @@ def _with_predictions(finding: Finding, predicted: Mapping[str, Predicted], num_
 
 
 def _disturbance(observation: Observation) -> str:
-    """Warn that other programs used many cores during the run; "" if they did not, or if that is not known."""
+    """Say how many cores other programs used during the run; "" if only few, or if that is not known."""
     taken, cores = (observation.facts.get(name) for name in ("window.others_cpu_s_per_s", "host.num_cores"))
     if not isinstance(taken, int | float) or not isinstance(cores, int | float) or taken < DISTURBED * cores:
         return ""
-    return f"Disturbed, as others used {taken / cores:.0%} of the cores. "
+    return f"others used {taken / cores:.0%} of the cores"
 
 
 def bottleneck(attribution: Attribution) -> Bottleneck:

@@ -86,7 +86,12 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
-    """Document of `dynotune diagnose --json`."""
+    """Document of `dynotune diagnose --json`.
+
+    Args:
+        disturbance: what disturbed the window from outside, such as "others used 47% of the cores"; "" if nothing is
+            known to have disturbed it. The verdict says so, too.
+    """
 
     schema: str = "dynotune.diagnosis/2"
     command: list[str]
@@ -101,6 +106,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     forecasts: list[Forecast] | Unknown = Unknown("not asked for")
     facts: Facts = {}
     notes: list[str] = []
+    disturbance: str = ""
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

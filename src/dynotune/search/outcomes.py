@@ -185,7 +185,7 @@ def _proof(study: Study, one: Candidate) -> str:
     confirmed = study.confirmed
     assert confirmed is not None
     if len(confirmed.candidate_settings) > 1:
-        return f"The whole is {_seen(study, confirmed)}; there was no time to run it without this setting."
+        return "There was no time to measure what each setting adds."
     return f"It is {_seen(study, confirmed)}" + ("." if confirmed.within else ", which played no part in choosing it.")
 
 

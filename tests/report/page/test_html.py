@@ -131,6 +131,15 @@ def test_what_it_began_from_is_told_and_nothing_is_called_as_written(light):
     assert "no setting earned a place on top of recipe.toml, which stands" in Reading(page(nothing)).text
 
 
+def test_the_page_says_why_one_step_is_shown_when_a_diagnosis_was_disturbed(light):
+    disturbed = msgspec.structs.replace(studies.after(), disturbance="others used 47% of the cores")
+    study = studies.rich(diagnosis_with_recipe=disturbed)
+    reason = "The step with the recipe is not shown: others used 47% of the cores during one of the two diagnoses."
+    assert reason in Reading(page(study)).text
+    assert reason in markdown(study)
+    assert reason not in Reading(page(studies.rich())).text
+
+
 def test_every_part_of_the_story_is_told(light):
     reading = Reading(page(studies.rich(), recipe='[settings]\n"loader.num_workers" = 8\n'))
     headings = ("What each is worth in the whole", "Settings together", "Bounds and what was measured", "Confirmation")

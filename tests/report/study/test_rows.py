@@ -14,8 +14,12 @@ from dynotune.report.page import plots
 from dynotune.report.page.plots import ratio_axis
 from dynotune.report.study.commands import compares, repeats
 from dynotune.report.study.header import arrow, pays_off
-from dynotune.report.study.rows import Tried, ablated, joints, level, long_time, medians, saved, tried
+from dynotune.report.study.rows import Tried, ablated, joints, level, long_time, saved, tried
+from dynotune.report.study.sides import before_and_after, breakdowns, levels
 from dynotune.schema.arm import arm_key
+from dynotune.schema.diagnosis import Diagnosis
+from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import Timing
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import BreakEven, Candidate, Estimate
 from dynotune.text import words
@@ -128,10 +132,49 @@ def test_arrows_stand_in_the_forest_where_an_interval_goes_on_and_nowhere_else()
 
 
 def test_levels_are_those_of_the_confirmation():
-    sides = medians(studies.rich())
-    assert sides is not None
-    assert sides[0] / sides[1] == pytest.approx(studies.WHOLE_SPEEDUP, rel=0.03)
-    assert medians(studies.one_candidate()) is None
+    study = studies.rich()
+    sides = levels(study)
+    assert sides is not None and study.confirmed is not None
+    assert sides[0] / sides[1] == pytest.approx(study.confirmed.speedup)
+    assert sides[0] == pytest.approx(studies.BASELINE_S, rel=0.03)
+    assert levels(studies.one_candidate()) is None
+
+
+def test_levels_are_unknown_when_nothing_is_confirmed():
+    assert levels(studies.rich(confirmed=None)) is None
+    assert levels(studies.rich(recipe=[])) is None
+    assert levels(studies.rich(confirmed=msgspec.structs.replace(studies.rich().confirmed, pairs=[]))) is None
+
+
+def test_bars_have_the_proved_lengths_when_the_second_diagnosis_says_otherwise():
+    slow = msgspec.structs.replace(studies.after(), steps=studies.timing(3 * studies.BASELINE_S * studies.BATCH_SIZE))
+    study = studies.rich(diagnosis_with_recipe=slow)
+    before, after = breakdowns(study)
+    assert before.whole_s is not None and after.whole_s is not None and study.confirmed is not None
+    assert before.whole_s / after.whole_s == pytest.approx(study.confirmed.speedup)
+    assert (before.of_what, after.of_what) == ("sample", "sample")
+
+
+DISTURBED = "others used 47% of the cores"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"diagnosis_with_recipe": msgspec.structs.replace(studies.after(), disturbance=DISTURBED)}, DISTURBED),
+        ({"diagnosis": studies.diagnosis(disturbance=DISTURBED)}, DISTURBED),
+        ({"diagnosis_with_recipe": Unknown("not yet made")}, "not yet made"),
+        ({"objective": "memory"}, "the proof timed no steps"),
+        ({"confirmed": None}, "the proof timed no steps"),
+    ],
+)
+def test_the_step_as_written_stands_alone_when_both_sides_cannot_be_compared(changes, reason):
+    study = studies.rich(**changes)
+    compared = before_and_after(study)
+    assert isinstance(compared, Unknown) and reason in compared.reason
+    (alone,) = breakdowns(study)
+    assert isinstance(study.diagnosis, Diagnosis) and isinstance(study.diagnosis.steps, Timing)
+    assert (alone.name, alone.whole_s, alone.of_what) == ("before", study.diagnosis.steps.step_s, "step")
 
 
 @pytest.mark.parametrize(
@@ -251,17 +294,16 @@ def test_no_figure_holds_a_number_that_json_has_not(speedups):
 
 def test_bars_before_and_after_are_of_one_scale():
     study = studies.rich()
-    figure = plots.shares([("before", study.diagnosis), ("after", study.diagnosis_with_recipe)], "Both")
-    assert figure is not None
-    totals = [sum(trace["x"][side] for trace in figure["data"]) for side in (0, 1)]
-    assert totals == pytest.approx([83.97, 36.35], rel=1e-3)
+    figure = plots.shares(breakdowns(study), "Both")
+    assert figure is not None and study.confirmed is not None
+    before_ms, after_ms = (sum(trace["x"][side] for trace in figure["data"]) for side in (0, 1))
+    assert before_ms / after_ms == pytest.approx(study.confirmed.speedup, rel=1e-3)
+    assert before_ms == pytest.approx(1e3 * studies.BASELINE_S, rel=0.03)
 
 
 def test_without_times_the_bars_are_parts_of_a_hundred():
-    from dynotune.schema.facts import Unknown
-
     untimed = studies.diagnosis(steps=Unknown("none was seen"))
-    figure = plots.shares([("before", untimed), ("after", Unknown("not yet made"))], "Both")
+    figure = plots.shares(breakdowns(studies.empty(diagnosis=untimed)), "Both")
     assert figure is not None
     assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(100)
     assert figure["layout"]["xaxis"]["ticksuffix"] == "%"

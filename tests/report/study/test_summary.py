@@ -4,14 +4,16 @@ import io
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from dynotune.report.study import summary
 from dynotune.report.study.summary import PICTURE, _Scale, study_report
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, Estimate, Study
+from dynotune.schema.study import Candidate, CandidateOutcome, Estimate, Study
 
 from .. import studies
 from ..page.test_html import hostile
@@ -25,8 +27,14 @@ EVERY = [
     studies.one_candidate,
     studies.large,
 ]
-# A terminal of a common size, somewhat enlarged.
-ONE_SCREEN = 55
+# A terminal of a common size, somewhat enlarged; and the smallest that is common.
+ONE_SCREEN, SMALL_SCREEN = 55, 24
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    """Shows what a terminal gets."""
+    monkeypatch.setattr(summary, "is_brief", lambda: True)
 
 
 def text_of(study: Study, *, width: int = 100, **more: Any) -> str:
@@ -43,6 +51,31 @@ def test_it_fits_one_screen(made, width):
     assert max(cell_len(line) for line in lines) <= width
 
 
+@pytest.mark.parametrize("made", EVERY)
+def test_it_fits_a_small_screen_when_a_terminal_shows_it(brief, made):
+    lines = text_of(made(), width=80).splitlines()
+    assert len(lines) <= SMALL_SCREEN
+    assert max(cell_len(line) for line in lines) <= 80
+
+
+def test_a_terminal_shows_the_answer_first_and_nothing_twice(brief):
+    text = text_of(studies.rich(), width=80)
+    assert text.startswith("answer") and "2.31×" in text.splitlines()[0]
+    for once in ("2.31×", "loader.num_workers=8", "host.num_threads=4", "precision.autocast=bf16", "dynotune "):
+        assert text.count(once) == 1
+    assert "dynotune run --recipe recipe.toml -- python train.py" in text
+    assert "report.html has 2 warnings" in text
+    assert "Three settings make it" not in text
+
+
+def test_a_terminal_names_no_page_when_the_study_was_stopped(brief):
+    assert "report.html" not in text_of(studies.unfinished(), width=80)
+
+
+def test_a_terminal_shows_the_verdict_when_nothing_is_proved(brief):
+    assert "Every setting that was tried made the command fail." in text_of(studies.only_failures(), width=80)
+
+
 def test_the_answer_comes_first_then_the_recipe_then_the_step_then_the_settings():
     text = text_of(studies.rich())
     order = (
@@ -50,7 +83,7 @@ def test_the_answer_comes_first_then_the_recipe_then_the_step_then_the_settings(
         "2.31×",
         "Three settings make it",
         "Recipe",
-        "A step",
+        "A sample",
         "\nbefore",
         "\nafter",
         "\nSettings",
@@ -62,8 +95,33 @@ def test_the_answer_comes_first_then_the_recipe_then_the_step_then_the_settings(
 
 def test_the_bars_before_and_after_are_of_one_scale():
     before, after = (line for line in text_of(studies.rich()).splitlines() if re.match("before|after", line))
-    longest, shorter = (len(line.split("ms", 1)[1].strip()) for line in (before, after))
+    longest, shorter = (len(re.split("[mµ]s", line, maxsplit=1)[1].strip()) for line in (before, after))
     assert shorter / longest == pytest.approx(1 / studies.WHOLE_SPEEDUP, abs=0.03)
+
+
+def test_a_shorter_step_is_drawn_shorter_when_the_second_diagnosis_timed_a_longer_one():
+    slow = msgspec.structs.replace(studies.after(), steps=studies.timing(3 * studies.BASELINE_S * studies.BATCH_SIZE))
+    text = text_of(studies.rich(diagnosis_with_recipe=slow))
+    assert text == text_of(studies.rich())
+    assert "A sample" in text
+
+
+def test_one_bar_is_drawn_when_a_diagnosis_was_disturbed():
+    disturbed = msgspec.structs.replace(studies.after(), disturbance="others used 47% of the cores")
+    text = text_of(studies.rich(diagnosis_with_recipe=disturbed))
+    lines = text.splitlines()
+    assert [line.split()[0] for line in lines if re.match("before|after", line)] == ["before"]
+    assert "A step" in lines
+    assert "The step with the recipe is not shown: others used 47% of the cores" in text
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_reason_is_whole_when_the_terminal_is_narrow(width):
+    reason = "It only matters together with loader.num_workers=1 or 2, which did not run in the time that was left."
+    candidates = [Candidate(setting=Setting("loader.prefetch_factor", value), effect="exact") for value in (4, 8)]
+    outcomes = {one.id: CandidateOutcome("not-tried", reason) for one in candidates}
+    text = " ".join(text_of(studies.empty(candidates=candidates, outcomes=outcomes), width=width).split())
+    assert f"not tried loader.prefetch_factor=4, loader.prefetch_factor=8 {reason}" in text
 
 
 def test_settings_of_every_fate_are_shown_and_how_many_are_not():
@@ -124,7 +182,9 @@ def test_without_a_recipe_none_is_to_be_run():
     text = text_of(studies.only_failures())
     assert "Nothing proved" in text
     assert "--recipe" not in text
-    assert text.count("ValueError: it cannot be so") == 4
+    row = text[text.index("\nfailed ") : text.index("ValueError: it cannot be so")]
+    assert all(one.id in row for one in studies.only_failures().candidates)
+    assert text.count("ValueError: it cannot be so") == 1
 
 
 def test_strange_names_do_no_harm_to_the_terminal():

@@ -13,11 +13,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from dynotune.report.breakdown import Breakdown
 from dynotune.report.diagnosis import NAMES, bound_in_words, cost, jitter_in_words
 from dynotune.report.page import plots, tables
 from dynotune.report.study.commands import again, compares, repeats
 from dynotune.report.study.header import Headline, arrow, headline, machine, stats
 from dynotune.report.study.rows import KINDS, ablated, tried
+from dynotune.report.study.sides import before_and_after, breakdowns
 from dynotune.report.terminal import arms, objective, warnings
 from dynotune.report.trace_parts import place, prose
 from dynotune.schema import atomic, document, redaction
@@ -97,6 +99,7 @@ def _of_study(study: Study, recipe: str) -> dict[str, Any]:
         "figures": _figures(study),
         "looks": KINDS,
         "tables": tables.tables(study),
+        "compared": before_and_after(study),
         "warnings": tables.warnings(study),
         "commands": repeats(study),
         "compares": compares(study),
@@ -131,9 +134,10 @@ def write(
 
 
 def _figures(study: Study) -> dict[str, plots.Figure | None]:
-    sides = [(study.begun, study.diagnosis), ("with the recipe", study.diagnosis_with_recipe)]
+    sides = breakdowns(study, (study.begun, "with the recipe"))
+    of_what, named = sides[0].of_what if sides else "step", " and ".join(side.name for side in sides)
     return {
-        "step": plots.shares(sides, f"Where a step goes, {study.begun} and with the recipe"),
+        "step": plots.shares(sides, f"Where a {of_what} goes, {named}"),
         "settings": plots.forest(tried(study), margin=study.margin),
         "worth": plots.worths(ablated(study), margin=study.margin),
     }
@@ -247,7 +251,8 @@ def of_comparison(found: Comparison) -> dict[str, Any]:
 
 
 def of_diagnosis(found: Diagnosis) -> dict[str, Any]:
-    step, none = [("A step", found)], found.bottleneck == "none"
+    whole, none = Breakdown.of("A step", found), found.bottleneck == "none"
+    step = [] if isinstance(whole, Unknown) else [whole]
     rest = "nothing that could be avoided holds this command up" if none else "limits this command"
     large = "No bottleneck" if none else found.bottleneck.capitalize()
     bounds = [] if isinstance(found.upper_bounds, Unknown) else found.upper_bounds

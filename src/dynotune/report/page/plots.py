@@ -9,12 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dynotune.report.bars import OF_A_STEP
+from dynotune.report.breakdown import Breakdown
 from dynotune.report.study.rows import KINDS, PHASES, Kind, Tried, interval_of
-from dynotune.schema.attribution import Shares
 from dynotune.schema.comparison import Comparison
-from dynotune.schema.diagnosis import Diagnosis
-from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Timing
 from dynotune.schema.study import Estimate
 from dynotune.text import words
 
@@ -33,29 +30,25 @@ NUM_TICKS = 7
 LARGEST = 100.0
 
 
-def shares(diagnoses: Sequence[tuple[str, Diagnosis | Unknown]], label: str) -> Figure | None:
-    """Plot steps as stacked bars, one for each named diagnosis: in milliseconds if all are timed, else as shares."""
-    sides = [
-        (name, found.shares, found.steps, found.busy_share is not None)
-        for name, found in diagnoses
-        if not isinstance(found, Unknown) and not isinstance(found.shares, Unknown)
-    ]
+def shares(sides: Sequence[Breakdown], label: str) -> Figure | None:
+    """Plot breakdowns as stacked bars: in milliseconds if all are timed, else as shares; None if there is none."""
     if not sides:
         return None
-    timed = all(isinstance(steps, Timing) for _, _, steps, _ in sides)
-    scales = [1e3 * steps.step_s if timed and isinstance(steps, Timing) else 100.0 for _, _, steps, _ in sides]
+    wholes_s = [side.whole_s for side in sides if side.whole_s is not None]
+    timed = len(wholes_s) == len(sides)
+    scales = [1e3 * whole_s for whole_s in wholes_s] if timed else [100.0 for _ in sides]
     unit = " ms" if timed else "%"
-    has_device = any(side[3] for side in sides)
+    has_device = any(side.has_device for side in sides)
     places = list(range(len(sides)))
     traces = []
     for part in OF_A_STEP:
-        parts = [max(0.0, part.of(found)) if isinstance(found, Shares) else 0.0 for _, found, _, _ in sides]
+        parts = [max(0.0, part.of(side.shares)) for side in sides]
         if not any(parts):
             continue
         lengths = [share * scale for share, scale in zip(parts, scales, strict=True)]
         hover = [
-            [f"{name}: {part.named(has_device)}", words.fine_share(share)]
-            for (name, *_), share in zip(sides, parts, strict=True)
+            [f"{side.name}: {part.named(has_device)}", words.fine_share(share)]
+            for side, share in zip(sides, parts, strict=True)
         ]
         if timed:
             for lines, length in zip(hover, lengths, strict=True):
@@ -71,7 +64,7 @@ def shares(diagnoses: Sequence[tuple[str, Diagnosis | Unknown]], label: str) -> 
         "label": label,
         "data": traces,
         "layout": {"barmode": "stack", "xaxis": {"ticksuffix": unit, "rangemode": "tozero", "nticks": 6}},
-        "rows": [{"y": at, "text": name} for at, (name, *_) in enumerate(sides)],
+        "rows": [{"y": at, "text": side.name} for at, side in enumerate(sides)],
         "row_height": 58,
     }
 

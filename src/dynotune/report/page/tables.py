@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from dynotune.report.bars import OF_A_STEP
+from dynotune.report.breakdown import Breakdown
 from dynotune.report.study.header import pays_off
 from dynotune.report.study.rows import PHASES, Tried, ablated, interval_of, joints, long_time, saved, tried
+from dynotune.report.study.sides import breakdowns
 from dynotune.report.terminal import unverified
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown, Value
-from dynotune.schema.observation import Timing
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 
@@ -162,9 +163,8 @@ def _fact(value: Value | Unknown) -> str:
 
 def tables(study: Study) -> dict[str, Table]:
     """Return each table by its name; a table without rows is left out."""
-    sides = [(study.begun.capitalize(), study.diagnosis), ("With the recipe", study.diagnosis_with_recipe)]
     made = {
-        "step": step(sides),
+        "step": step(breakdowns(study, (study.begun.capitalize(), "With the recipe"))),
         "settings": _settings(study),
         "worth": _worth(study),
         "together": _together(study),
@@ -197,34 +197,29 @@ def warnings(study: Study) -> list[str]:
     return list(dict.fromkeys([*found, *unverified(study.readback.values())]))
 
 
-def step(sides: Sequence[tuple[str, Diagnosis | Unknown]]) -> Table:
-    """Show where a step's time goes, for each diagnosis under its name."""
-    known = [
-        (name, made) for name, made in sides if isinstance(made, Diagnosis) and not isinstance(made.shares, Unknown)
-    ]
-    header = "Part of a step:part"
-    header += "".join(f" | {name}:number | {name}, share:number" for name, _ in known)
+def step(sides: Sequence[Breakdown]) -> Table:
+    """Show where the time of a step or sample goes, for each breakdown under its name."""
+    of_what = sides[0].of_what if sides else "step"
+    header = f"Part of a {of_what}:part"
+    header += "".join(f" | {side.name}:number | {side.name}, share:number" for side in sides)
+    has_device = any(side.has_device for side in sides)
     rows = []
-    has_device = any(made.busy_share is not None for _, made in known)
     for part in OF_A_STEP:
-        cells = [f"{part.field} {part.named(has_device)}"]
-        told = False
-        for _, made in known:
-            share = 0.0 if isinstance(made.shares, Unknown) else part.of(made.shares)
-            told = told or share > 0
-            seconds = share * made.steps.step_s if isinstance(made.steps, Timing) else None
-            cells += [words.duration(seconds, column=True) if share else NOTHING, words.fine_share(share)]
-        if told:
-            rows.append(cells)
+        shares = [part.of(side.shares) for side in sides]
+        if any(share > 0 for share in shares):
+            cells = [cell for side, share in zip(sides, shares, strict=True) for cell in _part(side, share)]
+            rows.append([f"{part.field} {part.named(has_device)}", *cells])
     if rows:
-        whole = ["whole A step"]
-        for _, made in known:
-            whole += [
-                words.duration(made.steps.step_s, column=True) if isinstance(made.steps, Timing) else NOTHING,
-                "100%",
-            ]
-        rows.append(whole)
+        rows.append([f"whole A {of_what}", *(cell for side in sides for cell in (_time_of(side, 1.0), "100%"))])
     return Table("Time and share of each part", header, rows)
+
+
+def _part(side: Breakdown, share: float) -> list[str]:
+    return [_time_of(side, share) if share else NOTHING, words.fine_share(share)]
+
+
+def _time_of(side: Breakdown, share: float) -> str:
+    return NOTHING if side.whole_s is None else words.duration(share * side.whole_s, column=True)
 
 
 def _settings(study: Study) -> Table:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from dynotune.report.study.rows import BETTER, level, long_time, medians
-from dynotune.schema.diagnosis import Diagnosis
-from dynotune.schema.facts import Facts, Unknown, known
-from dynotune.schema.observation import Timing
+from dynotune.report.study.rows import BETTER, level, long_time
+from dynotune.report.study.sides import levels
+from dynotune.schema.facts import Facts, known
 from dynotune.schema.study import Attempt, BaseRecipe, Study
 from dynotune.text import words
 
@@ -60,11 +59,8 @@ def _name(beginning: BaseRecipe) -> str:
 
 def stats(study: Study) -> Iterator[tuple[str, str]]:
     """Yield a few figures with their names."""
-    if (sides := medians(study)) is not None:
-        yield "Before and after", arrow(*(level(study, value) for value in sides))
-    steps_s = [_step_s(made) for made in (study.diagnosis, study.diagnosis_with_recipe)]
-    if None not in steps_s:
-        yield "A step", arrow(*(words.duration(step_s, column=True) for step_s in steps_s))
+    if (values := levels(study)) is not None:
+        yield "Before and after", arrow(*(level(study, value) for value in values))
     if study.break_even is not None:
         yield "The slower start breaks even", pays_off(study)
     if study.base_recipe is not None:
@@ -119,7 +115,3 @@ def machine(facts: Facts) -> str:
         f"torch {torch}" if (torch := known(facts, "torch.version")) else "",
     ]
     return words.plain(", ".join(filter(None, told))) or words.UNKNOWN
-
-
-def _step_s(made: Diagnosis | Unknown) -> float | None:
-    return made.steps.step_s if isinstance(made, Diagnosis) and isinstance(made.steps, Timing) else None

@@ -1,12 +1,10 @@
 """Provide the contents of a study's reports: settings tried, combined gains, and bounds."""
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from dynotune.schema.arm import arm_key
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Objective
 from dynotune.schema.study import Candidate, Estimate, OutcomeKind, Phase, Study, Trial, without
@@ -182,16 +180,6 @@ def saved(study: Study) -> list[Saved]:
         word = "more than the bound" if above else "within the bound"
         rows.append(Saved(row.candidate, bound, row.alone.speedup, ends, word))
     return sorted(rows, key=lambda row: (-row.bound, -row.speedup))
-
-
-def medians(study: Study) -> tuple[float, float] | None:
-    """Return the objective's medians for the baseline and for the recipe, over the confirmation runs."""
-    if not study.recipe:
-        return None
-    key = arm_key(study.recipe)
-    runs = [trial for trial in study.trials if trial.phase == "confirm" and counts(trial)]
-    sides = [[trial.value for trial in runs if trial.arm == arm and trial.value] for arm in ("", key)]
-    return (statistics.median(sides[0]), statistics.median(sides[1])) if all(sides) else None
 
 
 def counts(trial: Trial) -> bool:

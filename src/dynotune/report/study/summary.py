@@ -1,4 +1,8 @@
-"""Show a study on one screen: the answer, the recipe, a step before and after, settings, next commands."""
+"""Show a study on one screen: the answer, the recipe, a step before and after, settings, next commands.
+
+A terminal gets a screen of 24 lines: the answer, both bars, the first settings, and the command to run next. Pipes,
+files and `--verbose` get all of it.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +16,30 @@ from rich.text import Text
 
 from dynotune.report.bars import OF_A_STEP
 from dynotune.report.layout import ShellCommand, fields, table
-from dynotune.report.loudness import is_verbose, most
+from dynotune.report.loudness import is_brief, is_verbose, most
 from dynotune.report.study.commands import RECIPE, repeats
 from dynotune.report.study.header import headline, pays_off, stats
 from dynotune.report.study.rows import KINDS, Tried, ablated, interval_of, tried
+from dynotune.report.study.sides import before_and_after, breakdowns
 from dynotune.report.trace_parts import on_one_scale, prose, title
 from dynotune.schema.attribution import Shares
 from dynotune.schema.comparison import Comparison
-from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Timing
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 
 NUM_SETTINGS, NUM_WARNINGS = 12, 4
+# In brief: rows of settings in all, the last of them without a measurement.
+NUM_IN_BRIEF = 4
+# Settings without a measurement that have one reason share a row, which names the first ones.
+NUM_NAMES = 4
 # From this width on there is room for a picture of each interval.
 WIDTH_OF_PICTURES = 100
 PICTURE = 24
 # Beyond this ratio an interval is cut: the others would have no room.
 LARGEST = 4.0
 # Of settings that were not measured, their reason is cut to this.
-LONGEST_REASON = 160
+LONGEST_REASON = 400
 
 
 def study_report(study: Study, *, recipe: str = RECIPE) -> RenderableType:
@@ -43,31 +50,33 @@ def study_report(study: Study, *, recipe: str = RECIPE) -> RenderableType:
     """
     parts: list[RenderableType] = [
         _head(study),
-        *_recipe(study),
-        *_steps(study.diagnosis, study.diagnosis_with_recipe),
+        *([] if is_brief() else _recipe(study)),
+        *_steps(study),
         *_settings(study),
-        *_warnings(study.warnings),
+        *([] if is_brief() else _warnings(study.warnings)),
         _next(study, recipe),
     ]
     return Group(*(piece for at, part in enumerate(parts) for piece in ((Text(), part) if at else (part,))))
 
 
 def _head(study: Study) -> RenderableType:
+    """Show the answer and its figures; in brief without the sentence that repeats a proved answer."""
     answer = headline(study)
     style = "bold green" if answer.good else "bold yellow"
     told = dict(stats(study))
     noise = f"; noise between runs {told['Noise between runs']}" if "Noise between runs" in told else ""
+    breaks_even = study.break_even is not None and study.break_even.start_s > study.break_even.baseline_start_s
     rows: list[tuple[str, str | Text]] = [
-        ("command", words.plain(words.command(study.run.command))),
         ("answer", Text.assemble((answer.large, style), "  ", answer.rest)),
-        *([("", prose(answer.verdict))] if answer.verdict else []),
+        *([("", prose(answer.verdict))] if answer.verdict and not (answer.good and is_brief()) else []),
         *([("from, to", told["Before and after"])] if "Before and after" in told else []),
-        *([("began from", words.plain(told["Began from"]))] if "Began from" in told else []),
-        ("search", told["Search"] + noise),
-        *(("in blocks", _in_blocks(one)) for one in study.within if is_verbose()),
-        ("machine", told["Machine"]),
+        *([("start", f"The slower start breaks even {pays_off(study)}.")] if breaks_even else []),
     ]
-    return fields(rows)
+    if is_brief():
+        return fields(rows)
+    command = ("command", words.plain(words.command(study.run.command)))
+    blocks = [("in blocks", _in_blocks(one)) for one in study.within] if is_verbose() else []
+    return fields([command, *rows, ("search", told["Search"] + noise), *blocks])
 
 
 def _in_blocks(comparison: Comparison) -> str:
@@ -94,23 +103,18 @@ def _recipe(study: Study) -> Iterator[RenderableType]:
         grid.add_row(Text(words.plain(str(setting)), style="bold"), gain, told)
     detail = "each with and without it, in the whole" if any(worth.values()) else ""
     yield Group(title("Recipe", detail), grid)
-    if study.break_even is not None and study.break_even.start_s > study.break_even.baseline_start_s:
-        yield Text(f"The slower start breaks even {pays_off(study)}.", style="dim")
 
 
-def _steps(before: Diagnosis | Unknown, after: Diagnosis | Unknown) -> Iterator[RenderableType]:
-    """Yield a step as written and with the recipe, as bars on one scale, and a legend of the parts."""
-    sides = [
-        (label, made.shares, made.steps.step_s)
-        for label, made in (("before", before), ("after", after))
-        if isinstance(made, Diagnosis) and isinstance(made.shares, Shares) and isinstance(made.steps, Timing)
-    ]
-    if not sides:
+def _steps(study: Study) -> Iterator[RenderableType]:
+    """Yield a step or sample before and with the recipe, as bars on one scale, and a legend of the parts."""
+    sides, compared = breakdowns(study), before_and_after(study)
+    bars = [(side.name, side.shares, side.whole_s) for side in sides if side.whole_s is not None]
+    if not bars:
         return
-    has_device = isinstance(before, Diagnosis) and before.busy_share is not None
-    yield Group(
-        title("A step"), on_one_scale(OF_A_STEP, sides), _Legend([shares for _, shares, _ in sides], has_device)
-    )
+    legend = _Legend([side.shares for side in sides], sides[0].has_device)
+    missing = compared.reason if study.recipe and isinstance(compared, Unknown) else ""
+    note = [Text(f"The step with the recipe is not shown: {missing}.", style="dim")] if missing else []
+    yield Group(title(f"A {sides[0].of_what}"), on_one_scale(OF_A_STEP, bars), legend, *note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +145,17 @@ def _settings(study: Study) -> Iterator[RenderableType]:
         yield title("Settings", "none was tried yet")
         return
     measured = sum(row.shown is not None for row in rows)
-    detail = f"{measured} of {len(rows)} measured, each alone against the command {study.begun}"
+    detail = f"{measured} of {len(rows)} measured"
+    if not is_brief():
+        detail += f", each alone against the command {study.begun}"
+    elif study.finished:
+        detail += "; report.html has all"
     yield Group(title("Settings", detail), _Rows(rows))
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of measured settings, ordered by fate; then one line per fate for the other settings."""
+    """Rows of measured settings, ordered by fate; then the other settings, those with one reason together."""
 
     rows: Sequence[Tried]
 
@@ -172,20 +180,22 @@ class _Rows:
             picture = [scale.picture(row.shown, row.look.style)] if pictured and row.shown else []
             grid.add_row(*_cells(row), *picture)
         yield grid
-        if len(measured) > len(shown):
+        if len(measured) > len(shown) and not is_brief():
             yield Text(f"{len(measured) - len(shown)} more: report.html has all", style="dim")
-        yield from _unmeasured([row for row in self.rows if row.shown is None], widest)
+        left = max(1, NUM_IN_BRIEF - len(shown)) if is_brief() else NUM_SETTINGS
+        yield from _unmeasured([row for row in self.rows if row.shown is None], widest, most(left))
 
 
 def _chosen(rows: Sequence[Tried]) -> list[Tried]:
     """Choose as many rows as there is room for: some of each fate, the recipe's settings before all others."""
-    if len(rows) <= most(NUM_SETTINGS):
+    room = most(NUM_IN_BRIEF - 1 if is_brief() else NUM_SETTINGS)
+    if len(rows) <= room:
         return list(rows)
     kept = [row for row in rows if row.kind == "proved"]
     for depth in range(len(rows)):
         for kind in KINDS:
             of_kind = [row for row in rows if row.kind == kind and kind != "proved"]
-            if depth < len(of_kind) and len(kept) < most(NUM_SETTINGS):
+            if depth < len(of_kind) and len(kept) < room:
                 kept.append(of_kind[depth])
     return [row for row in rows if row in kept]
 
@@ -201,16 +211,30 @@ def _cells(row: Tried) -> list[Text]:
     ]
 
 
-def _unmeasured(rows: Sequence[Tried], widest: int) -> Iterator[Text]:
-    """Yield a line for each of the first unmeasured settings, with the reason, and how many more there are."""
-    for row in rows[: most(NUM_SETTINGS)]:
-        line = Text.assemble((f"{row.word:<{widest}}", row.look.style), f"  {words.plain(row.candidate.id)}")
-        if row.reason:
-            line.append(f"  {words.plain(row.reason, longest=LONGEST_REASON)}", style="dim")
-        line.no_wrap, line.overflow = True, "ellipsis"
-        yield line
-    if len(rows) > most(NUM_SETTINGS):
-        yield Text(f"{len(rows) - NUM_SETTINGS} more without a measurement: report.html has all", style="dim")
+def _unmeasured(rows: Sequence[Tried], widest: int, room: int) -> Iterator[RenderableType]:
+    """Yield the first unmeasured settings below their fates, with the whole reason, and how many more there are."""
+    alike: dict[tuple[str, str], list[Tried]] = {}
+    for row in rows:
+        alike.setdefault((row.word, row.reason), []).append(row)
+    shown = list(alike.items())[:room]
+    grid = table()
+    grid.add_column(no_wrap=True, min_width=widest)
+    grid.add_column(overflow="fold")
+    for (word, reason), settings in shown:
+        names = words.plain(_names([row.candidate.id for row in settings]))
+        told = f"  {words.plain(reason, longest=LONGEST_REASON)}" if reason else ""
+        grid.add_row(Text(word, style=settings[0].look.style), Text.assemble(names, (told, "dim")))
+    if shown:
+        yield grid
+    left = len(rows) - sum(len(settings) for _, settings in shown)
+    if left and not is_brief():
+        yield Text(f"{left} more without a measurement: report.html has all", style="dim")
+
+
+def _names(ids: Sequence[str]) -> str:
+    """Name the first settings, and say how many more there are."""
+    room = most(NUM_NAMES)
+    return ", ".join(ids[:room]) + (f" and {len(ids) - room} more" if len(ids) > room else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,12 +277,16 @@ def _warnings(warnings: Sequence[str]) -> list[RenderableType]:
 
 
 def _next(study: Study, recipe: str) -> RenderableType:
-    """Return the first commands to run next, ready to paste."""
-    shown = ("Go on where", "Run", "Prove")
+    """Return the first commands to run next, ready to paste; in brief, one of them."""
+    shown = ("Go on where", "Run") if is_brief() else ("Go on where", "Run", "Prove")
     commands = [one for one in repeats(study, recipe=recipe) if one.what.startswith(shown)]
-    if not commands:
-        return Text("report.html has every run, bound and fact; dynotune diagnose says what else costs.", style="dim")
     lines: list[RenderableType] = [
         piece for one in commands for piece in (Text(f"{one.what}:", style="dim"), ShellCommand(one.words, indent=2))
     ]
-    return Group(*lines)
+    # A study that was stopped has no page yet.
+    if commands and not (is_brief() and study.finished):
+        return Group(*lines)
+    num = len(study.warnings)
+    warned = f"{num} warning{'s' * (num != 1)}, " if num and is_brief() else ""
+    more = "and more commands" if commands else "bound and fact; dynotune diagnose says what else costs"
+    return Group(*lines, Text(f"report.html has {warned}every run, {more}.", style="dim"))

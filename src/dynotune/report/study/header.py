@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from dynotune.report.study.rows import BETTER, level, long_time, medians
+from dynotune.report.study.rows import BETTER, interval_of, level, long_time, medians
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown, known
 from dynotune.schema.observation import Timing
-from dynotune.schema.study import Attempt, BaseRecipe, Study
+from dynotune.schema.study import Attempt, BaseRecipe, Estimate, Parts, Study
 from dynotune.text import words
+
+WITHOUT_ROUNDING, ROUNDING_ADDS = "Without rounding", "Rounding adds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ def _name(beginning: BaseRecipe) -> str:
 
 def stats(study: Study) -> Iterator[tuple[str, str]]:
     """Yield a few figures with their names."""
+    yield from _parts(study)
     if (sides := medians(study)) is not None:
         yield "Before and after", arrow(*(level(study, value) for value in sides))
     steps_s = [_step_s(made) for made in (study.diagnosis, study.diagnosis_with_recipe)]
@@ -74,6 +77,27 @@ def stats(study: Study) -> Iterator[tuple[str, str]]:
     if study.noise is not None:
         yield "Noise between runs", words.fine_share(study.noise)
     yield "Machine", machine(study.facts)
+
+
+def _parts(study: Study) -> Iterator[tuple[str, str]]:
+    """Yield what the recipe gives without its settings that round, and what those add, each with its settings."""
+    if isinstance(study.parts, Unknown):
+        yield WITHOUT_ROUNDING, f"not known: {study.parts.reason}"
+    if not isinstance(study.parts, Parts):
+        return
+    rounding = {candidate.setting for candidate in study.candidates if candidate.rounds}
+    recipe = study.recipe or []
+    exact, rest = ([one for one in recipe if (one in rounding) == rounds] for rounds in (False, True))
+    yield WITHOUT_ROUNDING, f"{_measured(study.parts.exact)}, by {words.settings(exact)}"
+    yield ROUNDING_ADDS, f"{_measured(study.parts.rounding)}, by {words.settings(rest)}"
+
+
+def _measured(estimate: Estimate) -> str:
+    """Write `1.12× (1.10× to 1.14×; 6 blocks within one process)`."""
+    ci = interval_of(estimate)
+    where = " within one process" if estimate.phase == "switch" else " of fresh runs"
+    between = f"{words.interval(ci)}; " if ci is not None else ""
+    return f"{words.times(estimate.speedup, digits=words.digits(ci))} ({between}{estimate.num_blocks} blocks{where})"
 
 
 def arrow(before: str, after: str) -> str:

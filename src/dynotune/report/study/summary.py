@@ -14,7 +14,7 @@ from dynotune.report.bars import OF_A_STEP
 from dynotune.report.layout import ShellCommand, fields, table
 from dynotune.report.loudness import most
 from dynotune.report.study.commands import RECIPE, repeats
-from dynotune.report.study.header import headline, pays_off, stats
+from dynotune.report.study.header import ROUNDING_ADDS, WITHOUT_ROUNDING, headline, pays_off, stats
 from dynotune.report.study.rows import KINDS, Tried, ablated, interval_of, tried
 from dynotune.report.trace_parts import on_one_scale, prose, title
 from dynotune.schema.attribution import Shares
@@ -60,6 +60,7 @@ def _head(study: Study) -> RenderableType:
         ("command", words.plain(words.command(study.run.command))),
         ("answer", Text.assemble((answer.large, style), "  ", answer.rest)),
         *([("", prose(answer.verdict))] if answer.verdict else []),
+        *([(name.lower(), told[name]) for name in (WITHOUT_ROUNDING, ROUNDING_ADDS) if name in told]),
         *([("from, to", told["Before and after"])] if "Before and after" in told else []),
         *([("began from", words.plain(told["Began from"]))] if "Began from" in told else []),
         ("search", told["Search"] + noise),
@@ -241,7 +242,7 @@ def _warnings(warnings: Sequence[str]) -> list[RenderableType]:
 
 def _next(study: Study, recipe: str) -> RenderableType:
     """Return the first commands to run next, ready to paste."""
-    shown = ("Go on where", "Run", "Prove")
+    shown = ("Go on with more time", "Go on where", "Run", "Prove")
     commands = [one for one in repeats(study, recipe=recipe) if one.what.startswith(shown)]
     if not commands:
         return Text("report.html has every run, bound and fact; dynotune diagnose says what else costs.", style="dim")

@@ -39,7 +39,6 @@ def prune(work: Search) -> list[Setting]:
     if not work.study.rounds and not fresh_fits(work):
         if proved is not None:
             return _as_launched(work)
-        _without_rounding(work)
         if not _fits_once_measured(work):
             return []
     first = next(iter(work.study.rounds), None)
@@ -66,9 +65,9 @@ def prune(work: Search) -> list[Setting]:
 
 
 def _without_rounding(work: Search) -> None:
-    """Settle the settings that round as unchecked if fresh pairs of the others fit without the check of results."""
+    """Settle settings that round as unchecked if fresh pairs fit of the others only, which need no check of results."""
     exact = [one for one in in_predicted_order(work) if not one.rounds]
-    if exact and work.bench.left_s() >= fresh_s(work, exact):
+    if exact and fresh_s(work, exact) <= work.bench.left_s() < fresh_s(work):
         out = CandidateOutcome("unchecked", f"Its results could not be checked: {NO_TIME}.")
         work.settle({one.id: out for one in work.alive() if one.rounds})
 
@@ -77,6 +76,7 @@ def _fits_once_measured(work: Search) -> bool:
     """Return whether fresh pairs fit; a run is measured if only its guess, twice a first start, says otherwise."""
     if work.alive() and fresh_s(work) <= 2 * work.bench.left_s():
         work.pilot(BASELINE)
+    _without_rounding(work)
     if work.alive() and not fresh_fits(work):
         # A round begins only if the time is enough to finish the round.
         needed_s, run_s = work.study.budget_s - work.bench.left_s() + fresh_s(work), work.bench.run_s(BASELINE)
@@ -87,21 +87,21 @@ def _fits_once_measured(work: Search) -> bool:
 
 def _as_launched(work: Search) -> list[Setting]:
     """Return the fastest settings proved within one process that leave results right and start; else the fastest."""
-    proofs, out = faster_within(work.study), dict[str, CandidateOutcome]()
-    chosen = first = fastest(work.study, proofs)
-    while chosen is not None:
-        failed = work.check(arm(chosen.candidate_settings)) or _not_started(work, arm(chosen.candidate_settings))
+    proofs, outcomes = faster_within(work.study), dict[str, CandidateOutcome]()
+    first = proof = fastest(work.study, proofs)
+    while proof is not None:
+        settings = proof.candidate_settings
+        failed = work.check(arm(settings)) or _not_started(work, arm(settings))
         if failed is None:
             break
         if failed.ended in KEEPS_OUT:
-            rounds = rounding(work.study, chosen.candidate_settings)
-            out |= {str(setting): outcome_of_failure(failed) for setting in rounds}
-        proofs.remove(chosen)
-        chosen = fastest(work.study, proofs)
-    settings = (chosen or first).candidate_settings if first is not None else []
-    right = set(map(str, settings)) if chosen is not None else set()
-    work.settle({id_: outcome for id_, outcome in out.items() if id_ not in right})
-    return list(settings)
+            outcomes |= {str(setting): outcome_of_failure(failed) for setting in rounding(work.study, settings)}
+        proofs.remove(proof)
+        proof = fastest(work.study, proofs)
+    chosen = [] if proof is None else proof.candidate_settings
+    # A setting may leave results right in this arm although a larger one did not.
+    work.settle({id_: outcome for id_, outcome in outcomes.items() if id_ not in map(str, chosen)})
+    return chosen or ([] if first is None else first.candidate_settings)
 
 
 def _not_started(work: Search, one: Arm) -> Trial | None:

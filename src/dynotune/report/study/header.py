@@ -1,7 +1,7 @@
 """Write the head of a study's report: the answer in a few words, and the figures beside it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +10,7 @@ from dynotune.report.study.rows import BETTER, interval_of, level, long_time, me
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown, known
 from dynotune.schema.observation import Timing
+from dynotune.schema.setting import Setting
 from dynotune.schema.study import Attempt, BaseRecipe, Estimate, Parts, Study
 from dynotune.text import words
 
@@ -88,16 +89,18 @@ def _parts(study: Study) -> Iterator[tuple[str, str]]:
     rounding = {candidate.setting for candidate in study.candidates if candidate.rounds}
     recipe = study.recipe or []
     exact, rest = ([one for one in recipe if (one in rounding) == rounds] for rounds in (False, True))
-    yield WITHOUT_ROUNDING, f"{_measured(study.parts.exact)}, by {words.settings(exact)}"
-    yield ROUNDING_ADDS, f"{_measured(study.parts.rounding)}, by {words.settings(rest)}"
+    yield WITHOUT_ROUNDING, _gained_by(exact, study.parts.exact)
+    yield ROUNDING_ADDS, _gained_by(rest, study.parts.rounding)
 
 
-def _measured(estimate: Estimate) -> str:
-    """Write `1.12× (1.10× to 1.14×; 6 blocks within one process)`."""
+def _gained_by(settings: Sequence[Setting], estimate: Estimate) -> str:
+    """Write `1.12× (1.10× to 1.14×; 6 blocks within one process), by loader.num_workers=4`."""
+    by = words.settings(settings, separator=", ")
     ci = interval_of(estimate)
     where = " within one process" if estimate.phase == "switch" else " of fresh runs"
     between = f"{words.interval(ci)}; " if ci is not None else ""
-    return f"{words.times(estimate.speedup, digits=words.digits(ci))} ({between}{estimate.num_blocks} blocks{where})"
+    gained = words.times(estimate.speedup, digits=words.digits(ci))
+    return f"{gained} ({between}{estimate.num_blocks} blocks{where}), by {by}"
 
 
 def arrow(before: str, after: str) -> str:

@@ -19,7 +19,9 @@ from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
+from dynotune.schema.study import Study
 
+from .fakes import of_run
 from .report.studies import diagnosis
 from .report.summaries import summary
 
@@ -251,3 +253,16 @@ def test_what_a_cells_subcommand_printed_is_shown_though_it_ended_at_once(tmp_pa
 def test_a_line_of_a_cell_that_cannot_be_split_is_refused():
     with pytest.raises(UsageError, match="no line of options"):
         notebook.run_cell("diagnose '", "pass")
+
+
+@pytest.mark.parametrize("options", [{}, {"exact": True, "budget_s": 60.0}])
+def test_tune_tries_what_rounds_for_three_minutes_when_nothing_else_is_asked(monkeypatch, tmp_path, options):
+    asked = []
+
+    def tune(request, budget_s, watcher):
+        asked.append((request.exact, budget_s))
+        return tmp_path, of_run(Study, id="s", budget_s=budget_s)
+
+    monkeypatch.setattr("dynotune.search.tune.tune", tune)
+    api.tune([sys.executable, "x.py"], progress=False, **options)
+    assert asked == [(options.get("exact", False), options.get("budget_s", 180.0))]

@@ -214,3 +214,36 @@ def test_a_failure_that_the_program_gets_over_is_not_told(run):
     done = run(program=program)
     said(done, 0)
     assert "dynotune:" not in done.stderr
+
+
+# Without what may change results
+
+ROUNDS = '"compile.mode" = "default"\n'
+FORGED = """[[proof]]
+knob = "compile.mode"
+value = "default"
+speedup = 2.0
+ci = [1.9, 2.1]
+num_pairs = 4
+effect = "exact"
+"""
+
+
+def test_exact_leaves_out_settings_that_round_and_applies_the_others(user, run):
+    both = recipe(user, f'{RECIPE}[settings]\n{ROUNDS}"env.CUDA_MODULE_LOADING" = "LAZY"\n')
+    done = run("--exact", "--recipe", both, program="import os; print(os.environ['CUDA_MODULE_LOADING'])")
+    said(done, 0, "--exact leaves out compile.mode=default: results may differ by rounding")
+    assert done.stdout == "LAZY\n"
+
+
+@pytest.mark.parametrize("proof", ["", FORGED], ids=["unmarked", "forged"])
+def test_the_command_runs_as_it_is_when_exact_leaves_nothing_of_a_recipe(user, run, proof):
+    done = run("--exact", "--recipe", recipe(user, f"{RECIPE}[settings]\n{ROUNDS}{proof}"), program="print('ran')")
+    said(done, 0, "--exact leaves out compile.mode=default", "nothing of", "the command runs as it is")
+    assert done.stdout == "ran\n"
+
+
+def test_exact_is_refused_when_the_user_sets_what_rounds_or_gives_no_recipe(user, run):
+    exact = recipe(user, f'{RECIPE}[settings]\n"env.CUDA_MODULE_LOADING" = "LAZY"\n')
+    said(run("--exact", "--recipe", exact, "--set", "compile.mode=default"), 2, "--exact forbids compile.mode=default")
+    said(run("--exact"), 2, "--exact is about a recipe")

@@ -78,9 +78,28 @@ def test_the_options_reach_the_study(asked):
     assert (run.sandbox, run.lock, run.command) == (False, False, ["python", "train.py"])
 
 
-def test_without_a_budget_it_is_a_quarter_of_an_hour(asked):
+def test_tune_takes_three_minutes_when_no_budget_is_given(asked):
     assert dynotune(*COMMAND) == 0
-    assert asked.budget_s == 900.0
+    assert asked.budget_s == 180.0
+
+
+@pytest.mark.parametrize("words", [(), ("--exact",)])
+def test_exact_reaches_the_study(asked, words):
+    assert dynotune(*words, *COMMAND) == 0
+    assert asked.request.exact == bool(words)
+
+
+def test_tune_names_the_line_that_goes_on_when_more_time_may_prove_more(asked, capsys):
+    asked.study = replace(asked.study, finished=True, wants_time=True, budget_s=180.0)
+    assert dynotune(*COMMAND) == 0
+    assert "dynotune tune --resume s --budget 15m" in capsys.readouterr().out
+
+
+def test_a_base_recipe_is_without_its_settings_that_round_when_exact(asked, tmp_path, capsys):
+    (tmp_path / "first.toml").write_text(RECIPE + '"cudnn.benchmark" = true\n"loader.num_workers" = 4\n')
+    assert dynotune("--exact", "--recipe", "first.toml", *COMMAND) == 0
+    assert asked.request.run.settings == [Setting("loader.num_workers", 4)]
+    assert "--exact leaves out cudnn.benchmark=true" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

@@ -424,3 +424,29 @@ def test_a_recipe_that_states_nothing_is_met_by_any_gain():
 def test_an_interval_is_not_needed_to_state_a_speed_up():
     stated = Recipe(Header(recipes.SCHEMA, speedup=1.42))
     assert judge_recipe(stated, compared(speedup=1.41, ci=(1.3, 1.5)))[0] == "undecided"
+
+
+# Settings that may change results
+
+
+def test_exact_divides_settings_by_the_catalogue_whatever_a_recipe_states():
+    rounding = Setting("compile.mode", "default")
+    stated = Proof("compile.mode", 2.0, (1.9, 2.1), 4, "exact", value="default")
+    made = Recipe(Header(schema=recipes.SCHEMA), {"compile.mode": "default", "loader.num_workers": 4}, [stated])
+    chosen, _ = checking.settings(made, "r.toml")
+    assert checking.exact(chosen) == ([WORKERS], [rounding])
+    assert checking.effects(made) == {"compile.mode": "numerics", "loader.num_workers": "sampling"}
+    with pytest.raises(UsageError, match="--exact forbids"):
+        checking.exact(chosen, [rounding])
+
+
+def test_a_recipe_states_the_effect_of_a_setting_when_no_proof_does():
+    text = recipes.text(writing.recipe_of(based_on_rounding()))
+    assert "Effect: results may differ by rounding." in " ".join(text.replace("#", "").split())
+
+
+def based_on_rounding() -> Study:
+    """A study on top of a recipe with a setting that rounds and has no proof of its own."""
+    made = study()
+    first = BaseRecipe("first.toml", Recipe(Header(schema=recipes.SCHEMA), {"compile.mode": "default"}))
+    return replace(made, base_recipe=first, run=replace(made.run, settings=[Setting("compile.mode", "default")]))

@@ -15,7 +15,7 @@ from dynotune.measure.comparison import judge, orders
 from dynotune.measure.live import lanes
 from dynotune.schema.comparison import MIN_PAIRS, PRECISION, Comparison, Pair
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, Ended, Estimate, Phase, Study, Trial
+from dynotune.schema.study import Candidate, Ended, Estimate, Guarded, Phase, Study, Trial
 from dynotune.search.bench import BASELINE, Arm, Tested
 
 from ..fakes import of_run
@@ -148,6 +148,7 @@ class SimulatedBench:
         self.clock_s = spent_s
         self.ran: list[tuple[str, Phase, int]] = []
         self.checked: list[str] = []
+        self.guarded: dict[str, Guarded] = {}
         self._budget_s = budget_s
         self._noise = noise
         self._rng = np.random.default_rng([20261, seed])
@@ -163,6 +164,7 @@ class SimulatedBench:
         self.tested: list[str] = []
 
     def add_to(self, study: Study) -> Study:
+        study = replace(study, guarded=list(self.guarded.values()))
         return replace(study, unit="s/sample") if self.is_planned else study
 
     @property
@@ -181,7 +183,7 @@ class SimulatedBench:
         log = float(self._logs[len(self.ran)])
         self.ran.append((arm.key, phase, block))
         began_s, ended = self.clock_s, self.table.end(arm)
-        if ended not in ("measured", "wrong-results"):
+        if ended not in ("measured", "wrong-results", "unchecked"):
             self.clock_s += self.table.start_s
             return Trial(
                 arm=arm.key, phase=phase, block=block, ended=ended, began_s=began_s, wall_s=self.table.start_s,
@@ -211,9 +213,12 @@ class SimulatedBench:
         if arm.key not in self.checked:
             self.clock_s += self._check_s * (1 if self.checked else 2)
         self.checked.append(arm.key)
-        if self.table.end(arm) != "wrong-results":
+        if (ended := self.table.end(arm)) not in ("wrong-results", "unchecked"):
+            self.guarded[arm.key] = Guarded(
+                arm=arm.key, what="losses", difference=0.0, own=0.0, tolerance=0.1, num_values=24, ok=True
+            )
             return None
-        return Trial(arm=arm.key, phase="pilot", block=0, ended="wrong-results", detail="planned: wrong-results")
+        return Trial(arm=arm.key, phase="pilot", block=0, ended=ended, detail=f"planned: {ended}")
 
     def check_s(self, arm: Arm) -> float:
         return 0.0 if arm.key in self.checked else self._check_s * (1 if self.checked else 2)
@@ -234,7 +239,7 @@ class SimulatedBench:
         if self._switch_sd is None:
             return Tested(reason="nothing can be switched")
         self.tested.append(arm.key)
-        if (ended := self.table.end(arm)) not in ("measured", "wrong-results"):
+        if (ended := self.table.end(arm)) not in ("measured", "wrong-results", "unchecked"):
             blamed = tuple(one.knob for one in arm.settings if self.table.end(Arm((one,))) == ended)
             return Tested(reason="a call failed with it", blamed=blamed)
         block_s, pairs = self.table.window_s / SWITCH_BLOCKS, list[Pair]()

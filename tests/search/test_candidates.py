@@ -78,10 +78,10 @@ def test_an_input_bound_program_is_offered_workers_and_no_tf32():
 
 
 def test_what_may_change_results_waits_for_leave_and_says_so():
-    found, not_offered = offer(STARVED, TF32, BLOCKING)
+    found, not_offered = offer(STARVED, TF32, BLOCKING, words={"exact": True})
     assert not names(found) & {"matmul.fp32_precision=high", "transfer.non_blocking=true"}
     reasons = {str(row.setting): row.reason for row in not_offered}
-    assert "--allow numerics" in reasons["matmul.fp32_precision=high"]
+    assert "--exact" in reasons["matmul.fp32_precision=high"]
     assert "--allow semantics" in reasons["transfer.non_blocking=true"]
     assert [row.why for row in not_offered] == [["fp32-matmul-no-tf32"], ["h2d-blocking"]]
 
@@ -89,18 +89,20 @@ def test_what_may_change_results_waits_for_leave_and_says_so():
 EFFECTS = {"matmul.fp32_precision": "numerics", "transfer.non_blocking": "semantics", "loader.pin_memory": "exact"}
 
 
+@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("allow", [[], ["numerics"], ["semantics"], ["numerics", "semantics"]])
 @pytest.mark.parametrize("extra", [None, *EFFECTS])
 @pytest.mark.parametrize("exclude", [None, *EFFECTS])
-def test_allow_try_and_exclude_decide_together(allow, extra, exclude):
+def test_allow_try_and_exclude_decide_together(exact, allow, extra, exclude):
     findings = (TF32, BLOCKING, finding("h2d-pageable", Setting("loader.pin_memory", True)))
-    words = {"allow": allow, "extra": [extra] if extra else [], "exclude": [exclude] if exclude else []}
+    words = {"exact": exact, "allow": allow, "extra": [extra] if extra else [], "exclude": [exclude] if exclude else []}
     if extra is not None and extra == exclude:
         with pytest.raises(UsageError, match="to be left out"):
             offer(*findings, words=words)
         return
     found, not_offered = offer(*findings, words=words, has={"matmul.fp32_precision": "highest"})
-    wanted = {knob for knob, effect in EFFECTS.items() if effect in ("exact", *allow) or knob == extra} - {exclude}
+    allowed = {"exact", *allow} | ({"numerics"} if not exact else set())
+    wanted = {knob for knob, effect in EFFECTS.items() if effect in allowed or knob == extra} - {exclude}
     assert {candidate.setting.knob for candidate in found} == wanted
     assert {row.setting.knob for row in not_offered} == set(EFFECTS) - wanted
 
@@ -363,10 +365,10 @@ INSTALLED = {"python.version": "3.12.1", "package.opencv-python-headless": "5.0"
 def test_of_decoders_those_that_are_installed_are_tried():
     facts = CPU | INSTALLED
     decoding = finding("decode-bound", Setting("loader.num_workers", 4))
-    found, refused = offer(decoding, facts=facts)
+    found, refused = offer(decoding, facts=facts, words={"exact": True})
     assert "decode.backend=opencv" not in names(found)
     assert [str(row.setting) for row in refused if row.setting.knob == "decode.backend"] == ["decode.backend=opencv"]
-    assert "decode.backend=opencv" in names(offer(decoding, facts=facts, words={"allow": ["numerics"]})[0])
+    assert "decode.backend=opencv" in names(offer(decoding, facts=facts)[0])
     named = offer(facts=facts, words={"extra": ["decode.backend"]})[0]
     assert names(named) == {"decode.backend=opencv"}
     refuse_unfit(asked.parse(extra=["decode.backend"]), Machine(facts=facts))

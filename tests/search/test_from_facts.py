@@ -87,7 +87,7 @@ RUN = spec(command=["python", "train.py"])
 
 
 def offer(observation, *findings, words=None, base=(), run=RUN, **of_study):
-    said = asked.parse(**({"allow": ["numerics"]} | (words or {})))
+    said = asked.parse(**(words or {}))
     run = replace(run, settings=[*run.settings, *base])
     return offered(run, study(**of_study), said, observation, diagnosis(*findings))
 
@@ -160,12 +160,12 @@ def test_compiled_modules_of_any_rank_are_enough_to_be_silent():
     assert offer(both) == ([], [])
 
 
-def test_without_leave_for_other_digits_it_waits_and_says_so():
-    found, (row,) = offer(observed(), words={"allow": []})
+def test_a_setting_that_rounds_is_left_out_and_named_when_exact():
+    found, (row,) = offer(observed(), words={"exact": True})
     assert found == [] and row.setting == MODE and row.why == NAMED
-    assert "--allow numerics" in row.reason
+    assert "--exact" in row.reason
     waiting = study(not_offered=[row])
-    assert nothing_to_try(waiting) == (f"Nothing to try; not offered: {MODE}; --allow numerics widens that.")
+    assert nothing_to_try(waiting) == f"Nothing to try: --exact leaves out {MODE}."
     assert not_offered(waiting).rows == [[str(MODE), row.reason, "kernels.fusable_s, shares.host"]]
 
 
@@ -197,7 +197,7 @@ def test_where_the_mode_that_a_finding_names_is_left_out_facts_still_name_theirs
 
 
 def test_a_finding_that_may_not_be_followed_keeps_its_own_row():
-    found, (row,) = offer(observed(), finding("compile-default", MODE), words={"allow": []})
+    found, (row,) = offer(observed(), finding("compile-default", MODE), words={"exact": True})
     assert found == [] and row.why == ["compile-default"]
 
 

@@ -19,7 +19,7 @@ from dynotune.schema.observation import Observation
 from dynotune.schema.recipe import SCHEMA, Header, Recipe
 from dynotune.schema.recipe import read as read_recipe
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Attempt, BaseRecipe, Study, Trial
+from dynotune.schema.study import Attempt, BaseRecipe, CandidateOutcome, Study, Trial
 from dynotune.search import tune as studies
 from dynotune.search.tune import TuneRequest
 
@@ -141,8 +141,8 @@ def test_a_value_that_is_left_out_stays_so_where_the_study_goes_on(world, tmp_pa
 def test_where_nothing_is_to_be_tried_it_ends_and_says_what_would_widen_it(world, tmp_path):
     world.findings = [finding(Setting("matmul.fp32_precision", "high"))]
     world.search = lambda study, save: pytest.fail("there is nothing to search")
-    folder, study = begin(tmp_path)
-    assert study.finished and "--allow numerics" in study.verdict
+    folder, study = begin(tmp_path, exact=True)
+    assert study.finished and study.verdict == "Nothing to try: --exact leaves out matmul.fp32_precision=high."
     assert not (folder / studies.RECIPE).exists()
     world.findings = []
     (tmp_path / "again").mkdir()
@@ -219,6 +219,46 @@ def test_a_finished_study_is_only_read(world, tmp_path):
     _, study = begin(tmp_path)
     world.search = lambda study, save: pytest.fail("it is over")
     assert go_on(tmp_path, budget_s=9000.0) == study
+
+
+def test_a_finished_study_goes_on_when_a_larger_budget_may_prove_more(world, tmp_path):
+    failed = CandidateOutcome("failed", "The command failed with it.")
+    outcomes = {str(FOUR): CandidateOutcome("unproved", "Late."), "env.A=1": failed}
+    ended = {"outcomes": outcomes, "finished": True, "wants_time": True, "verdict": "Nothing is proved."}
+    world.search = lambda study, save: replace(study, trials=[TRIAL], **ended)
+    _, study = begin(tmp_path)
+    world.search = lambda study, save: pytest.fail("the budget is the same")
+    assert go_on(tmp_path, budget_s=study.budget_s) == study
+    again = []
+    world.search = lambda study, save: again.append(study) or proves(study, save)
+    assert go_on(tmp_path, budget_s=9000.0).recipe == [FOUR]
+    (reopened,) = again
+    assert reopened.trials == [TRIAL] and reopened.outcomes == {"env.A=1": failed}
+    assert not reopened.finished and reopened.stage == "know"
+
+
+@pytest.mark.parametrize(("exact", "allow"), [(True, []), (False, ["numerics"])])
+def test_a_study_goes_on_with_the_effects_that_it_was_begun_with(world, tmp_path, monkeypatch, exact, allow):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    rounding = Setting("host.num_threads", 2)
+    world.findings = [finding(FOUR, rounding)]
+    with monkeypatch.context() as patch:
+        patch.setattr(studies, "gather", stop)
+        with pytest.raises(Interrupted):
+            begin(tmp_path, exact=exact)
+    assert on_disk(tmp_path).allow == allow and on_disk(tmp_path).exact == exact
+    study = go_on(tmp_path)
+    assert (rounding in [candidate.setting for candidate in study.candidates]) != exact
+
+
+@pytest.mark.parametrize("words", [{"extra": ["cudnn.benchmark"]}, {"values": ["compile.mode=default"]}])
+def test_a_setting_that_rounds_is_refused_when_it_is_asked_for_beside_exact(world, tmp_path, words):
+    with pytest.raises(UsageError, match="--exact forbids"):
+        begin(tmp_path, exact=True, **words)
+    with pytest.raises(UsageError, match="contradict"):
+        begin(tmp_path, exact=True, allow=["numerics"])
 
 
 def test_one_that_was_stopped_before_its_results_were_written_gets_them(world, tmp_path):

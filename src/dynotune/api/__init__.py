@@ -214,10 +214,11 @@ def compare(
 def tune(
     command: Command,
     *,
-    budget_s: float = 900.0,
+    budget_s: float | None = None,
     steps: int | None = None,
     objective: Objective = "throughput",
     caches: Caches = "warm",
+    exact: bool = False,
     allow: Sequence[str] = (),
     extra: Sequence[str] = (),
     exclude: Sequence[str] = (),
@@ -229,7 +230,9 @@ def tune(
     """Find the settings that help a command, and prove them.
 
     Args:
-        allow: effects besides speed that the tried settings may have: "numerics", "semantics".
+        budget_s: most seconds for everything; by default three minutes.
+        exact: try no setting that rounds; without it, such settings are tried, and their results checked.
+        allow: "semantics" also tries settings that may change what the program computes.
         extra: knobs or settings to try whatever their effects are.
         values: further values of knobs to try, as "loader.num_workers=2,4,8".
         output: file for the recipe, if something was proved; None keeps the recipe in the study's folder.
@@ -241,13 +244,15 @@ def tune(
     spec = _spec(command, options, window_steps=steps, objective=objective, caches=caches)
     words: dict[str, Any] = {
         "allow": list(allow),
+        "exact": exact,
         "extra": list(extra),
         "exclude": list(exclude),
         "values": list(values),
     }
     request = _checked(TuneRequest(run=spec, margin=margin, **words))
+    budget_s = studies.BUDGET_S if budget_s is None else budget_s
     if not budget_s > 0:
-        raise UsageError(f"A budget of {budget_s:g} s lets nothing run.", hint="budget_s=900 is fifteen minutes.")
+        raise UsageError(f"A budget of {budget_s:g} s lets nothing run.", hint="budget_s=180 is three minutes.")
     check_output(output, "output")
     with _watched(run, "tune") as watcher:
         folder, found = studies.tune(request, budget_s, watcher)

@@ -57,8 +57,8 @@ def show(file: File, json: Json = None) -> None:
 
     check_json(json)
     found = recipes.read(file)
-    problems = checking.problems(found, file.name)
-    answers.show(lambda kept: recipe_report(kept, problems=problems), found, json)
+    effects, problems = checking.effects(found), checking.problems(found, file.name)
+    answers.show(lambda kept: recipe_report(kept, effects=effects, problems=problems), found, json)
 
 
 @recipe.command()

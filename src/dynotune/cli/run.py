@@ -37,18 +37,20 @@ if TYPE_CHECKING:
 
 RecipeFile = Annotated[Path | None, option("run_recipe")]
 Strict = Annotated[bool, option("run_strict", "--strict")]
+Exact = Annotated[bool, option("run_exact", "--exact")]
 
 
 def run(
     context: typer.Context,
     settings: Settings = None,
     recipe: RecipeFile = None,
+    exact: Exact = False,
     strict: Strict = False,
     step_function: StepFunction = None,
     json: Json = None,
     run_dir: RunDir = None,
 ) -> None:
-    transparently(command_of(context), settings, recipe, strict, step_function, run_dir, json=json)
+    transparently(command_of(context), settings, recipe, strict, step_function, run_dir, exact=exact, json=json)
 
 
 def transparently(
@@ -59,6 +61,7 @@ def transparently(
     step_function: str | None,
     run_dir: Path | None,
     *,
+    exact: bool = False,
     json: str | None = None,
     watch: Callable[[Path | None], Callable[[Exit], bool]] | None = None,
 ) -> NoReturn:
@@ -70,12 +73,14 @@ def transparently(
     check_json(json)
     if strict and recipe is None:
         raise UsageError("--strict is about a recipe, and there is none.", hint="Add --recipe FILE.")
+    if exact and recipe is None:
+        raise UsageError("--exact is about a recipe, and there is none.", hint="Add --recipe FILE.")
     proved = None
     if recipe is not None:
         from dynotune.schema import recipe as recipes
 
         proved = recipes.read(recipe)
-    chosen = _settings(settings or [], proved, recipe, strict=strict)
+    chosen = _settings(settings or [], proved, recipe, exact=exact, strict=strict)
     if any(setting.knob == "git.ref" for setting in chosen):
         raise UsageError(
             "git.ref shows a revision to a run that is measured; this one is the command itself.",
@@ -164,10 +169,16 @@ def _end_as(exit_: Exit) -> NoReturn:
     raise typer.Exit(exit_.status)
 
 
-def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, strict: bool) -> list[Setting]:
+def _settings(
+    texts: list[str], recipe: Recipe | None, path: Path | None, *, exact: bool, strict: bool
+) -> list[Setting]:
     """Return the recipe's applicable settings, overridden by those of the command line; print the ones left out.
 
-    Raises CannotRunHere if settings were left out, and `strict` is true.
+    With `exact`, settings that may change results are left out, too.
+
+    Raises:
+        UsageError: `exact` is true, and the command line sets what may change results.
+        CannotRunHere: `strict` is true, and settings were left out for another reason than `exact`.
     """
     given = typed_settings(texts)
     if recipe is None:
@@ -179,10 +190,13 @@ def _settings(texts: list[str], recipe: Recipe | None, path: Path | None, *, str
     if strict and lines:
         first, *options = lines
         raise CannotRunHere(first, hint=" ".join(map(str.strip, options)))
+    if exact:
+        chosen, inexact = checking.exact(chosen, given)
+        lines += checking.not_exact(inexact, str(path))
     for line in lines:
         say(line)
-    if not chosen and not left_out:
-        say(f"{path} has no settings: the command runs as it is")
+    if not chosen:
+        say(f"nothing of {path} is applied: the command runs as it is")
     return chosen
 
 

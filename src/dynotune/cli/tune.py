@@ -11,7 +11,7 @@ import typer
 
 from dynotune import api
 from dynotune.cli import answers, completion, options
-from dynotune.cli.options import Budget, Json, Margin, Resume, Storage, StudyName, one_of, option, runs_a_command
+from dynotune.cli.options import Json, Margin, Resume, Storage, StudyName, one_of, option, runs_a_command, seconds_of
 from dynotune.schema import toml_text
 from dynotune.schema.errors import UsageError, may_fail
 from dynotune.schema.run import RunSpec
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RECIPE = "recipe.toml"
-BUDGET_S = 900.0
 WITH_RESUME = ("budget", "output", "report", "fail_on")
 """Options that may be typed together with --resume; a resumed study keeps all other options."""
 
@@ -32,8 +31,9 @@ WITH_RESUME = ("budget", "output", "report", "fail_on")
 @runs_a_command("settings", "objective", "warmup_steps", "window_steps", "seed", "caches", "lanes", seed=0)
 def tune(
     context: typer.Context,
-    budget: Budget = None,
+    budget: Annotated[float | None, option("tune_budget", "--budget", parser=str, callback=seconds_of)] = None,
     recipe: Annotated[Path | None, option("tune_recipe")] = None,
+    exact: Annotated[bool, option("tune_exact", "--exact")] = False,
     allow: Annotated[list[str] | None, option("tune_allow")] = None,
     extra: Annotated[list[str] | None, option("tune_extra", "--try", autocompletion=completion.settings)] = None,
     exclude: Annotated[list[str] | None, option("tune_exclude", autocompletion=completion.settings)] = None,
@@ -66,7 +66,7 @@ def tune(
     else:
         base_recipe = None
         if recipe is not None:
-            base_recipe, settings = _base_recipe(recipe, run.settings)
+            base_recipe, settings = _base_recipe(recipe, run.settings, exact=exact)
             run = msgspec.structs.replace(run, settings=settings)
         elif run.settings:
             raise UsageError("--set is about a recipe, and there is none.", hint="Add --recipe FILE; or try it: --try.")
@@ -77,13 +77,14 @@ def tune(
             run=run,
             margin=margin,
             allow=allow or [],
+            exact=exact,
             extra=extra or [],
             exclude=exclude or [],
             values=values or [],
             base_recipe=base_recipe,
         )
         shared = _shared(context, storage, study_name) | ({"ray": ray} if ray else {})
-        folder, study = studied(request, budget or BUDGET_S, **shared)
+        folder, study = studied(request, budget or studies.BUDGET_S, **shared)
     try:
         show(study, json, recipe=_hand_over(folder, study, output=output, report=report))
     finally:
@@ -99,8 +100,11 @@ def _shared(context: typer.Context, storage: str | None, name: str) -> dict[str,
     return {"store": context.with_resource(options.opened(storage)), "name": name} if storage or name else {}
 
 
-def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Setting]]:
-    """Read the base recipe. RecordError, UsageError if the file is no recipe, or may not be applied."""
+def _base_recipe(file: Path, typed: list[Setting], *, exact: bool) -> tuple[BaseRecipe, list[Setting]]:
+    """Read the base recipe, with `exact` without its settings that may change results.
+
+    Raises RecordError, UsageError: the file is no recipe, or may not be applied.
+    """
     from dynotune.recipes import checking
     from dynotune.schema import recipe as recipes
     from dynotune.schema.study import BaseRecipe
@@ -108,10 +112,14 @@ def _base_recipe(file: Path, typed: list[Setting]) -> tuple[BaseRecipe, list[Set
     recipe = recipes.read(file)
     name = str(file.absolute())
     chosen, left_out = checking.settings(recipe, name, typed)
-    for line in checking.not_applied(left_out, file.name):
+    lines = checking.not_applied(left_out, file.name)
+    if exact:
+        chosen, inexact = checking.exact(chosen, typed)
+        lines += checking.not_exact(inexact, file.name)
+    for line in lines:
         answers.say(line)
     if not chosen:
-        what = "has no settings" if not left_out else "has no setting that is applied,"
+        what = "has no settings" if not recipe.settings else "has no setting that is applied,"
         raise UsageError(f"{file} {what} to begin from.", hint="Leave --recipe out.")
     return BaseRecipe(name, recipe), chosen
 

@@ -35,6 +35,7 @@ def watch(
     on_alert: Annotated[str | None, option("watch_on_alert")] = None,
     settings: Settings = None,
     recipe: run.RecipeFile = None,
+    exact: run.Exact = False,
     strict: run.Strict = False,
     step_function: StepFunction = None,
     run_dir: RunDir = None,
@@ -62,7 +63,9 @@ def watch(
 
     if folder is None:
         begin = functools.partial(_begin, watcher)
-        run.transparently(command_of(context), settings, recipe, strict, step_function, run_dir, watch=begin)
+        run.transparently(
+            command_of(context), settings, recipe, strict, step_function, run_dir, exact=exact, watch=begin
+        )
     if settings or recipe:
         raise UsageError("Settings are of a command, and this run has begun.", hint="Leave --set and --recipe out.")
     _join(folder, watcher, stays=serve is not None)

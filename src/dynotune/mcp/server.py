@@ -143,9 +143,15 @@ def server(root: Path, *, allow_run: bool) -> MCPServer[Any]:
 
     @served.tool(description="Find, prove and write down (recipe.toml) the settings that help the command.")
     async def tune(
-        command: Command, context: Context[Any], folder: Folder = ".", budget: Budget = "3m", wait_s: Wait = 240.0
+        command: Command,
+        context: Context[Any],
+        folder: Folder = ".",
+        budget: Budget = "3m",
+        exact: Annotated[bool, Field(description="Try no setting that rounds numbers otherwise.")] = False,
+        wait_s: Wait = 240.0,
     ) -> Answer:
-        return await tools.of_command(["tune", "--budget", _word(budget)], command, folder, wait_s, context)
+        ours = ["tune", "--budget", _word(budget), *["--exact"] * exact]
+        return await tools.of_command(ours, command, folder, wait_s, context)
 
     @served.tool(description="Where the command's device memory goes, and which batch fits; also for a GPU not here.")
     async def memory(

@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -13,8 +14,8 @@ from dynotune.schema import redaction
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.knob import Scalar
-from dynotune.schema.recipe import LABELS, Outcome, Recipe, proof_of
+from dynotune.schema.knob import EXACT, Effect, Scalar
+from dynotune.schema.recipe import EFFECTS, LABELS, Outcome, Recipe, proof_of
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
@@ -97,6 +98,42 @@ def not_applied(left_out: Sequence[Setting], name: str) -> list[str]:
         "with plain values; another one could make the command load foreign code. If you trust it, type it yourself:"
     )
     return [why, *(f"  {knobs.how_to_type(setting)}" for setting in left_out)]
+
+
+def exact(chosen: Sequence[Setting], typed: Sequence[Setting] = ()) -> tuple[list[Setting], list[Setting]]:
+    """Divide settings into those that leave results as they are, by the catalogue of knobs, and the others.
+
+    The effect that a recipe states of a setting is not asked: anyone may have edited the recipe.
+
+    Raises:
+        UsageError: the user typed one of the others.
+    """
+    inexact = [setting for setting in chosen if knobs.get(setting.knob).effect not in EXACT]
+    for setting in inexact:
+        if setting in typed:
+            raise UsageError(
+                f"--exact forbids {setting}: {_may(setting)}.",
+                hint="Remove one of the two options.",
+            )
+    return [setting for setting in chosen if setting not in inexact], inexact
+
+
+def not_exact(left_out: Sequence[Setting], name: str) -> list[str]:
+    """Return lines that name the settings of recipe `name` that --exact leaves out, and what each may change."""
+    return [f"{words.plain(name)}: --exact leaves out {setting}: {_may(setting)}" for setting in left_out]
+
+
+def effects(recipe: Recipe) -> dict[str, Effect]:
+    """Map each knob of the recipe to its effect by the catalogue, without knobs that the catalogue does not know."""
+    found: dict[str, Effect] = {}
+    for knob in recipe.settings:
+        with suppress(UsageError):
+            found[knob] = knobs.get(knob).effect
+    return found
+
+
+def _may(setting: Setting) -> str:
+    return EFFECTS[knobs.get(setting.knob).effect]
 
 
 def problems(recipe: Recipe, name: str) -> dict[str, str]:

@@ -13,8 +13,8 @@ from dynotune import knobs
 from dynotune.recipes.checking import FACTS, command_hash, differences, unproved
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Facts
-from dynotune.schema.knob import Scalar
-from dynotune.schema.recipe import SCHEMA, Header, Proof, Recipe
+from dynotune.schema.knob import Knob, Scalar
+from dynotune.schema.recipe import EFFECTS, SCHEMA, Header, Proof, Recipe
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import PART_ERROR, without
 
@@ -63,8 +63,13 @@ def recipe_of(study: Study) -> Recipe:
         settings={setting.knob: setting.value for setting in chosen},
         proof=[proofs[setting.knob] for setting in chosen if setting.knob in proofs],
         facts=facts_to_keep(study.facts, study.run.command),
-        about={setting.knob: knobs.get(setting.knob).doc for setting in chosen},
+        about={setting.knob: _about(knobs.get(setting.knob), setting.knob in proofs) for setting in chosen},
     )
+
+
+def _about(knob: Knob, has_proof: bool) -> str:
+    """Describe a knob, with its effect where no proof states the effect."""
+    return knob.doc if has_proof else f"{knob.doc} Effect: {EFFECTS[knob.effect]}."
 
 
 def _holds(first: Recipe, study: Study) -> bool:

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from dynotune.report.catalogue import EFFECT_STYLES
 from dynotune.report.layout import fields, table
+from dynotune.schema.knob import Effect
 from dynotune.schema.recipe import EFFECTS, LABELS, Header, Recipe, Verification, proof_of
 from dynotune.schema.setting import Setting
 from dynotune.text import words
@@ -24,13 +25,14 @@ STYLES = {"met": "bold green", "not-met": "bold red", "undecided": "bold yellow"
 NAMES = {"met": "met again", "not-met": "not met", "undecided": "undecided"}
 
 
-def recipe_report(recipe: Recipe, *, problems: Mapping[str, str]) -> RenderableType:
+def recipe_report(recipe: Recipe, *, effects: Mapping[str, Effect], problems: Mapping[str, str]) -> RenderableType:
     """Show the header, a row per setting with its proof, and the machine.
 
     Args:
+        effects: knob to its effect by the catalogue; the effect that the recipe states may be wrong.
         problems: knob to the reason why `dynotune run` refuses the setting.
     """
-    parts: list[RenderableType] = [_header(recipe.recipe), Padding(_settings(recipe, problems), (1, 0))]
+    parts: list[RenderableType] = [_header(recipe.recipe), Padding(_settings(recipe, effects, problems), (1, 0))]
     labels = {name: label.removeprefix("number of ") for name, label in LABELS.items()}
     facts = [(labels[name], words.plain(str(fact))) for name, fact in recipe.facts.items() if name in labels]
     if facts:
@@ -57,24 +59,26 @@ def _header(head: Header) -> RenderableType:
     return fields(rows)
 
 
-def _settings(recipe: Recipe, problems: Mapping[str, str]) -> RenderableType:
+def _settings(recipe: Recipe, effects: Mapping[str, Effect], problems: Mapping[str, str]) -> RenderableType:
     if not recipe.settings:
         return Text("It has no settings.", style="yellow")
     rows = table("Setting:wide", "Speed-up:whole", "Interval:whole", "Proof:whole", "Effect:whole", style="bold")
     meanings: dict[str, str] = {}
     for knob, value in recipe.settings.items():
         setting = Text(words.plain(str(Setting(knob, value))))
-        proof = proof_of(recipe, knob)
+        proof, known = proof_of(recipe, knob), effects.get(knob)
+        effect = Text("") if known is None else Text(known, style=EFFECT_STYLES[known])
+        meanings |= {} if known is None else {known: EFFECTS[known]}
         if knob in problems:
             rows.add_row(setting, "", "", Text("refused", style="red"), "")
         elif proof is None:
-            rows.add_row(setting, "", "", Text("none", style="yellow"), "")
+            rows.add_row(setting, "", "", Text("none", style="yellow"), effect)
         else:
             numbers = words.times(proof.speedup, digits=3), words.interval(proof.ci)
             of_what = "blocks" if recipe.recipe.within and proof.by == "confirmation" else "pairs"
             how = f"{HOW[proof.by][0]}, {proof.num_pairs} {of_what}"
-            rows.add_row(setting, *numbers, how, Text(proof.effect, style=EFFECT_STYLES[proof.effect]))
-            meanings |= dict([HOW[proof.by]]) | {proof.effect: EFFECTS[proof.effect]}
+            rows.add_row(setting, *numbers, how, effect)
+            meanings |= dict([HOW[proof.by]])
     meanings |= {
         proof.knob: f"left out with {' and '.join(map(words.plain, proof.left_out_too))}, which needs it"
         for proof in recipe.proof
@@ -85,6 +89,13 @@ def _settings(recipe: Recipe, problems: Mapping[str, str]) -> RenderableType:
         Text.assemble(("no proof: ", "yellow"), words.plain(f"{proof.knob} was proved at another value, {proof.value}"))
         for proof in recipe.proof
         if proof.knob in recipe.settings and proof_of(recipe, proof.knob) is None
+    ]
+    others += [
+        Text.assemble(
+            ("effect: ", "yellow"), f"{words.plain(proof.knob)} is {effects[proof.knob]}, not {proof.effect} as stated"
+        )
+        for proof in recipe.proof
+        if proof.effect != effects.get(proof.knob, proof.effect)
     ]
     return Group(rows, *([Text()] if legend or others else []), *legend, *others)
 

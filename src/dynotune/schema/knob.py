@@ -10,6 +10,8 @@ from dynotune.schema.facts import Facts
 When = Literal["process", "before_cuda", "construct", "any"]
 Effect = Literal["exact", "sampling", "numerics", "semantics", "system"]
 Scalar = bool | int | float | str
+EXACT: tuple[Effect, ...] = ("exact", "sampling")
+"""Effects of settings that neither round otherwise nor change what the program computes."""
 
 
 class Env(msgspec.Struct, frozen=True, tag="env"):

@@ -95,7 +95,7 @@ class Recipe(msgspec.Struct, frozen=True):
     Args:
         settings: knob id to value, as written.
         facts: facts about the machine of the proof (`gpu`, `driver`, `torch`, …), without unknown facts.
-        about: by knob, a text on its effect, which is written as a comment and ignored by `read`.
+        about: by knob, a text on the knob and its effect, which is written as a comment and ignored by `read`.
     """
 
     recipe: Header
@@ -237,8 +237,9 @@ def _key(name: str) -> str:
 
 def _introduction(recipe: Recipe) -> list[str]:
     head = recipe.recipe
-    lines = ["Apply it:        dynotune run --recipe THIS_FILE -- COMMAND"]
-    lines += ["Prove it again:  dynotune recipe verify THIS_FILE -- COMMAND", ""]
+    lines = ["Apply it:          dynotune run --recipe THIS_FILE -- COMMAND"]
+    lines += ["Without rounding:  dynotune run --exact --recipe THIS_FILE -- COMMAND"] if _rounds(recipe) else []
+    lines += ["Prove it again:    dynotune recipe verify THIS_FILE -- COMMAND", ""]
     if head.speedup is not None:
         of_what = "blocks within one process" if head.within else "pairs of runs"
         pairs = "" if head.num_pairs is None else f", {head.num_pairs} {of_what}"
@@ -246,6 +247,10 @@ def _introduction(recipe: Recipe) -> list[str]:
     lines += ["Intervals hold with a confidence of 95%, on the command and the machine named below.", ""]
     lines += ["You may edit this file. A changed or added setting is applied, and reported as unproved."]
     return lines
+
+
+def _rounds(recipe: Recipe) -> bool:
+    return any(proof.effect == "numerics" for proof in recipe.proof)
 
 
 def _gain(objective: Objective, speedup: float, ci: tuple[float, float] | None) -> str:

@@ -20,7 +20,7 @@ from dynotune.schema.setting import Setting
 Phase = Literal["pilot", "switch", "prune", "confirm"]
 """Phases of a study: the pilot warms caches and shows how long a run takes; the other phases measure."""
 Stage = Literal["know", "switch", "prune", "confirm"]
-Ended = Literal["measured", "failed", "out-of-memory", "rejected", "timeout", "wrong-results"]
+Ended = Literal["measured", "failed", "out-of-memory", "rejected", "timeout", "wrong-results", "unchecked"]
 OutcomeKind = Literal[
     "proved",  # the recipe includes the setting
     "no-effect",  # the confidence interval lies within the margin
@@ -31,9 +31,9 @@ OutcomeKind = Literal[
     "out-of-memory",
     "rejected",  # the setting did not take effect
     "wrong-results",  # the guard found that losses or outputs differ
+    "unchecked",  # the setting rounds, and its results could not be checked
     "not-tried",
 ]
-
 
 PART_ERROR = 0.05
 """Probability of calling the contribution of a useless setting proved, over all settings of a round."""
@@ -72,6 +72,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """Return the key of the arm that has this setting alone."""
         return arm_key([self.setting])
+
+    @property
+    def rounds(self) -> bool:
+        """Return whether the setting changes how numbers are rounded, so that its results have to be checked."""
+        return self.effect == "numerics"
 
     @property
     def by_user(self) -> bool:
@@ -247,6 +252,17 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
         return ids_of(self.arm)
 
 
+class Parts(msgspec.Struct, frozen=True, kw_only=True, tag="parts"):
+    """What the two parts of a recipe give that holds settings that round beside others.
+
+    Args:
+        exact: the settings that do not round, against the baseline; `rounding`: the whole recipe against `exact`.
+    """
+
+    exact: Estimate
+    rounding: Estimate
+
+
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     """Number of steps after which a recipe that starts later but steps faster is ahead; None if it never is.
 
@@ -298,11 +314,15 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         name: the study's name in a database that workers share; "" without a database.
         run: how every run is made, with the settings of the base recipe, if any. `warmup_steps` and `window_steps` are
             the requested numbers until the first run is planned, and then the planned numbers.
+        allow: effects that candidates of findings may have, besides exact and sampling: numerics unless the study keeps
+            to exact settings.
         whole_epochs: number of epochs in the planned window; 0 if it is not planned as such.
         stage: the current stage of the search; earlier stages are decided.
         selected: the settings that the prune stage left to confirm; None until that stage has ended.
         confirmed: comparison of `selected` with the baseline on fresh pairs; if there was no time for these, the last
             faster one of `within`; None if there is neither.
+        wants_time: whether the finished study may prove more in a larger budget.
+        parts: what settings of the recipe give with and without those that round; None for a recipe of one kind.
         lane_notes: sentences on the lanes in use, and on devices that are left out.
     """
 
@@ -338,12 +358,19 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     selected: list[Setting] | None = None
     recipe: list[Setting] | None = None
     confirmed: Comparison | None = None
+    parts: Parts | Unknown | None = None
     break_even: BreakEven | None = None
     verdict: str = ""
     finished: bool = False
+    wants_time: bool = False
     warnings: list[str] = []
     lane_notes: list[str] = []
     attempts: list[Attempt] = []
+
+    @property
+    def exact(self) -> bool:
+        """Return whether the study tries no setting that rounds, unless the user names it."""
+        return "numerics" not in self.allow
 
     @property
     def begun(self) -> str:

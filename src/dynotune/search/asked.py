@@ -7,11 +7,13 @@ import msgspec
 
 from dynotune import knobs
 from dynotune.schema.errors import UsageError
-from dynotune.schema.knob import Effect, Env
+from dynotune.schema.knob import EXACT, Effect, Env
 from dynotune.schema.setting import Setting
 
-UNASKED: tuple[Effect, ...] = ("exact", "sampling")
-"""Effects that are tried without the user's permission: results, or samples and their order, stay the same."""
+UNASKED: tuple[Effect, ...] = (*EXACT, "numerics")
+"""Effects that are tried without the user's permission. Results of settings that round are checked."""
+
+_ONE_OF_TWO = "Remove one of the two options."
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,15 +38,20 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(
-    *, allow: Sequence[str] = (), extra: Sequence[str] = (), exclude: Sequence[str] = (), values: Sequence[str] = ()
+    *,
+    allow: Sequence[str] = (),
+    exact: bool = False,
+    extra: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    values: Sequence[str] = (),
 ) -> Asked:
-    """Parse the options of the command line.
+    """Parse the options of the command line. `exact`: try no setting that rounds.
 
     Raises:
         UsageError: an option names an effect, knob or value that does not exist, or a knob that dynotune never sets; or
             options contradict each other.
     """
-    allowed = frozenset([*UNASKED, *map(_effect, allow)])
+    allowed = frozenset([*(EXACT if exact else UNASKED), *map(_effect, allow)])
     settings = [_settable(knobs.parse(text)) for text in extra if "=" in text]
     found = Asked(
         allowed=allowed,
@@ -57,8 +64,19 @@ def parse(
     for setting in filter(found.leaves_out, found.settings):
         both.append(setting.knob if setting.knob in found.excluded_knobs else str(setting))
     if both:
-        raise UsageError(f"{both[0]} is to be tried and to be left out.", hint="Remove one of the two options.")
+        raise UsageError(f"{both[0]} is to be tried and to be left out.", hint=_ONE_OF_TWO)
     return found
+
+
+def refuse_rounding(asked: Asked) -> None:
+    """Raise UsageError: --exact stands beside an option that asks for settings that round."""
+    if "numerics" in asked.allowed:
+        raise UsageError("--exact and --allow numerics contradict each other.", hint=_ONE_OF_TWO)
+    knob_ids = {knob_id: knob_id for knob_id in asked.extra_knobs}
+    knob_ids |= {str(setting): setting.knob for setting in asked.settings}
+    for name, knob_id in knob_ids.items():
+        if knobs.get(knob_id).effect == "numerics":
+            raise UsageError(f"{name} rounds numbers otherwise, which --exact forbids.", hint=_ONE_OF_TWO)
 
 
 def first_values(asked: Asked, settings: Sequence[Setting]) -> list[Setting]:

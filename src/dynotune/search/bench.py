@@ -135,7 +135,7 @@ class Bench(Protocol):
         """
 
     def check(self, arm: Arm) -> Trial | None:
-        """Return a trial with a wrong result if losses or outputs differ by more than rounding; else None."""
+        """Return a trial that says that results differ by more than rounding or could not be checked; else None."""
 
     def check_s(self, arm: Arm) -> float:
         """Return the approximate seconds that `check` of this arm takes; 0 if the check needs no run."""

@@ -36,7 +36,7 @@ MUCH_HOST = 0.25
 _LEFT_OUT = "left out by --exclude"
 _NO_WORKERS = "it needs loading processes, and the loader has none; --try loader.num_workers tries some"
 _NOT_ALLOWED: dict[Effect, str] = {
-    "numerics": "it may change results in their last digits; --allow numerics tries it",
+    "numerics": "it rounds numbers otherwise, and --exact leaves such settings out",
     "semantics": "it may change what the program does; --allow semantics tries it",
     "system": "it is a setting of the system, which only an administrator changes",
 }

@@ -3,6 +3,8 @@
 import itertools
 import math
 
+from msgspec.structs import replace
+
 from dynotune.measure.comparison import launched
 from dynotune.schema.arm import arm_key
 from dynotune.schema.comparison import MAX_PAIRS, Comparison
@@ -12,8 +14,10 @@ from dynotune.search import words
 from dynotune.search.bench import arm
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import CONFIDENCE, counts, value_of
+from dynotune.search.parts import parts_of
+from dynotune.search.results import KEEPS_OUT, NO_TIME, are_right
 from dynotune.search.running import Search, gave_nothing, outcome_of_failure
-from dynotune.search.switch import faster_within, proved_within, switched
+from dynotune.search.switch import faster_within, fastest, switched
 
 LATE = "the time was too short to decide it"
 # The gain for which the required number of pairs is computed.
@@ -21,11 +25,14 @@ WORTH_HAVING = 1.05
 # If a larger share of the runs than this is disturbed, the verdict is that the machine was not quiet.
 MOST_VOID = 0.5
 _POWER_Z = 0.8416  # for a power of 80%
-_BROKEN: tuple[OutcomeKind, ...] = ("failed", "out-of-memory", "rejected", "wrong-results")
+FAILURES: tuple[OutcomeKind, ...] = ("failed", "out-of-memory", "rejected", "wrong-results")
 
 
 def conclude(work: Search) -> None:
     confirmed = _answer(work)
+    if confirmed is not None and confirmed.verdict == "faster":
+        # However fast it is: no recipe holds a setting that rounds unless its results were checked.
+        confirmed = confirmed if are_right(work.study, confirmed.candidate_settings) else None
     work.update(confirmed=confirmed)
     study = work.study
     proved = confirmed.candidate_settings if confirmed is not None and confirmed.verdict == "faster" else []
@@ -33,14 +40,24 @@ def conclude(work: Search) -> None:
         work.warn("Blocks within one process time steps alone: what lies between, such as validating, is left out.")
     outcomes = {one.id: _outcome(work, one, proved) for one in study.candidates}
     noise, spread = _noise(study.trials)
-    work.update(outcomes=outcomes, recipe=list(proved), noise=noise, finished=True)
+    work.update(outcomes=outcomes, recipe=list(proved), parts=parts_of(study, proved), noise=noise, finished=True)
+    work.update(wants_time=_wants_time(work.study))
     if spread is not None and (needed := pairs_needed(spread)) > MAX_PAIRS:
         work.warn(
             f"Runs of the command {study.begun} differ by {spread:.1%} (standard deviation): to prove a gain of "
             f"{WORTH_HAVING - 1:.0%} would take about {needed} pairs, and a tune has {MAX_PAIRS}. "
             "A longer window (--steps) or a quieter machine helps."
         )
-    work.update(verdict=_verdict(work.study, spread))
+    work.update(verdict=" ".join(filter(None, [_verdict(work.study, spread), _kept_out(work.study)])))
+
+
+def _wants_time(study: Study) -> bool:
+    """Return whether more time may prove more: no fresh pairs were judged, and a setting or the speed-up is open."""
+    if study.confirmed is not None:
+        return study.confirmed.within
+    worth = {one.id for one in worth_trying(study)}
+    kinds = {outcome.kind for id_, outcome in study.outcomes.items() if outcome.kind != "not-tried" or id_ in worth}
+    return not kinds.isdisjoint(("unproved", "unchecked", "not-tried"))
 
 
 def _answer(work: Search) -> Comparison | None:
@@ -49,9 +66,10 @@ def _answer(work: Search) -> Comparison | None:
     confirmed = None if study.confirmed is None else launched.stated(study.confirmed)
     if confirmed is not None and (confirmed.verdict not in (None, "undecided") or confirmed.blocks is not None):
         return confirmed
-    found = proved_within(study)
+    right = [one for one in faster_within(study) if are_right(study, one.candidate_settings)]
+    found = fastest(study, right)
     if found is None and confirmed is None and work.alive():
-        found = next(reversed(study.within), None)
+        found = next((one for one in reversed(study.within) if one.verdict != "faster"), None)
     if found is None or work.failure(arm(found.candidate_settings).key):
         return confirmed
     return launched.proved(found)
@@ -103,12 +121,15 @@ def _verdict(study: Study, spread: float | None) -> str:
         if not worth_trying(study):
             return f"Nothing was tried: by the diagnosis, no setting can gain the margin of {study.margin:.0%}."
         return "Nothing was tried: the time was too short."
+    out = {id_ for id_, outcome in study.outcomes.items() if outcome.kind in KEEPS_OUT}
+    if out and (len(out) == num or out & set(map(str, study.selected or []))):
+        return "Nothing is proved."
     if study.selected:
         ended = confirmed.reason.rstrip(".") if confirmed is not None and not confirmed.pairs else ""
         why = _disturbed(study) or _broken(study, study.selected) or ended[:1].lower() + ended[1:] or LATE
         verb = "was" if len(study.selected) == 1 else "were"
         return f"Nothing is proved: {words.names(study.selected)} {verb} to be proved, but {why}."
-    if all(kind in _BROKEN for kind in kinds):
+    if all(kind in FAILURES for kind in kinds):
         none = f"none of the {num} settings could" if num > 1 else f"{only} could not"
         return f"Nothing is proved: {none} be measured."
     if "unproved" in kinds and (disturbed := _disturbed(study)):
@@ -123,6 +144,18 @@ def _verdict(study: Study, spread: float | None) -> str:
         return f"Nothing is proved: {some} could not be tried in the time."
     none = f"none of the {num} settings makes a" if num > 1 else f"{only} makes no"
     return f"Nothing helps: {none} difference worth having."
+
+
+def _kept_out(study: Study) -> str:
+    """Return sentences on the settings that stay out of the recipe because of their results; "" if there are none."""
+    ids_by_reason: dict[str, list[str]] = {}
+    for id_, outcome in study.outcomes.items():
+        if outcome.kind in KEEPS_OUT:
+            ids_by_reason.setdefault(outcome.reason, []).append(id_)
+    return " ".join(
+        f"{words.names(ids)} stay{'s' * (len(ids) == 1)} out of the recipe: {reason[:1].lower()}{reason[1:]}"
+        for reason, ids in ids_by_reason.items()
+    )
 
 
 def _broken(study: Study, selected: list[Setting]) -> str:
@@ -148,6 +181,8 @@ def _outcome(work: Search, one: Candidate, proved: list[Setting]) -> CandidateOu
     study, confirmed = work.study, work.study.confirmed
     if one.setting in proved:
         return CandidateOutcome("proved", _proof(study, one))
+    if (kept_out := _by_results(study, one)) is not None:
+        return kept_out
     if confirmed is not None and one.setting in confirmed.candidate_settings:
         failed = None if confirmed.pairs else work.failure(one.key)
         return _unconfirmed(study, confirmed, one) if failed is None else outcome_of_failure(failed)
@@ -176,6 +211,19 @@ def _outcome(work: Search, one: Candidate, proved: list[Setting]) -> CandidateOu
     if beside:
         return CandidateOutcome("not-tried", f"Not tried: {beside}.")
     return CandidateOutcome("not-tried", "The time was up before its turn.")
+
+
+def _by_results(study: Study, one: Candidate) -> CandidateOutcome | None:
+    """Return the outcome of a setting that stays out of the recipe because of its results; None for other settings."""
+    fast = [each for each in study.within if each.verdict == "faster" and one.setting in each.candidate_settings]
+    outcome = study.outcomes.get(one.id)
+    if outcome is None and fast and not are_right(study, [one.setting]):
+        outcome = CandidateOutcome("unchecked", f"Its results could not be checked: {NO_TIME}.")
+    if outcome is None or outcome.kind not in KEEPS_OUT or not fast:
+        return outcome if outcome is not None and outcome.kind in KEEPS_OUT else None
+    with_ = "it" if len(fast[-1].candidate_settings) == 1 else words.names(fast[-1].candidate_settings)
+    seen = f"With {with_} the command is {_seen(study, fast[-1])}"
+    return replace(outcome, reason=f"{seen}, but {outcome.reason[:1].lower()}{outcome.reason[1:]}")
 
 
 def _proof(study: Study, one: Candidate) -> str:

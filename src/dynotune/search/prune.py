@@ -12,17 +12,21 @@ only as part of the whole.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
 from dynotune.schema.comparison import MIN_PAIRS
+from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Round, Trial
 from dynotune.search import words
 from dynotune.search.bench import BASELINE, Arm, arm, complete, each_left_out, needed_first
 from dynotune.search.fit import Fit, Gain, holm
+from dynotune.search.parts import exact_arm, parts_of
+from dynotune.search.results import KEEPS_OUT, NO_TIME, rounding
 from dynotune.search.running import OutOfTime, Search, alone, estimate_of, in_predicted_order, outcome_of_failure
-from dynotune.search.switch import fresh_fits, fresh_s, proved_within, switched
+from dynotune.search.switch import faster_within, fastest, fresh_fits, fresh_s, proved_within, switched
 
 FEWEST_BLOCKS, MOST_BLOCKS = 2, 6
 CONFIRMING_PAIRS = 2 * MIN_PAIRS
@@ -34,7 +38,7 @@ def prune(work: Search) -> list[Setting]:
     proved = proved_within(work.study)
     if not work.study.rounds and not fresh_fits(work):
         if proved is not None:
-            return _as_launched(work, proved.candidate_settings)
+            return _as_launched(work)
         if not _fits_once_measured(work):
             return []
     first = next(iter(work.study.rounds), None)
@@ -55,15 +59,24 @@ def prune(work: Search) -> list[Setting]:
             f"Fresh runs of {words.names(whole)} together, and without each, in {first.num_blocks} blocks."
         )
     if first.kind == "alone":
-        return _alone(work, first)
+        return _in_parts(work, _alone(work, first))
     _run(work, first)
-    return _pruned(work, first)
+    return _in_parts(work, _pruned(work, first))
+
+
+def _without_rounding(work: Search) -> None:
+    """Settle settings that round as unchecked if fresh pairs fit of the others only, which need no check of results."""
+    exact = [one for one in in_predicted_order(work) if not one.rounds]
+    if exact and fresh_s(work, exact) <= work.bench.left_s() < fresh_s(work):
+        out = CandidateOutcome("unchecked", f"Its results could not be checked: {NO_TIME}.")
+        work.settle({one.id: out for one in work.alive() if one.rounds})
 
 
 def _fits_once_measured(work: Search) -> bool:
     """Return whether fresh pairs fit; a run is measured if only its guess, twice a first start, says otherwise."""
     if work.alive() and fresh_s(work) <= 2 * work.bench.left_s():
         work.pilot(BASELINE)
+    _without_rounding(work)
     if work.alive() and not fresh_fits(work):
         # A round begins only if the time is enough to finish the round.
         needed_s, run_s = work.study.budget_s - work.bench.left_s() + fresh_s(work), work.bench.run_s(BASELINE)
@@ -72,19 +85,42 @@ def _fits_once_measured(work: Search) -> bool:
     return bool(work.alive()) and fresh_fits(work)
 
 
-def _as_launched(work: Search, settings: list[Setting]) -> list[Setting]:
-    """Return the settings proved within one process, if they start and leave results right; else another proof's."""
-    one = arm(settings)
+def _as_launched(work: Search) -> list[Setting]:
+    """Return the fastest settings proved within one process that leave results right and start; else the fastest."""
+    proofs, outcomes = faster_within(work.study), dict[str, CandidateOutcome]()
+    first = proof = fastest(work.study, proofs)
+    while proof is not None:
+        settings = proof.candidate_settings
+        failed = work.check(arm(settings)) or _not_started(work, arm(settings))
+        if failed is None:
+            break
+        if failed.ended in KEEPS_OUT:
+            outcomes |= {str(setting): outcome_of_failure(failed) for setting in rounding(work.study, settings)}
+        proofs.remove(proof)
+        proof = fastest(work.study, proofs)
+    chosen = [] if proof is None else proof.candidate_settings
+    # A setting may leave results right in this arm although a larger one did not.
+    work.settle({id_: outcome for id_, outcome in outcomes.items() if id_ not in map(str, chosen)})
+    return chosen or ([] if first is None else first.candidate_settings)
+
+
+def _not_started(work: Search, one: Arm) -> Trial | None:
+    """Start the command with the settings once, if there is time; return the run if it failed."""
     try:
-        work.check(one)
-    except OutOfTime:
-        work.warn(f"Whether results stay right with {one.key} was not checked: there was no time.")
-    try:
-        work.pilot(one)
+        return work.pilot(one)
     except OutOfTime:
         work.warn(f"The command was not started with {one.key} yet: there was no time. dynotune recipe verify does.")
-    other = proved_within(work.study) if work.failure(one.key) is not None else None
-    return settings if other is None else _as_launched(work, other.candidate_settings)
+        return None
+
+
+def _in_parts(work: Search, settings: list[Setting]) -> list[Setting]:
+    """Measure the settings that do not round beside the others, if the time allows; return all settings."""
+    if isinstance(parts_of(work.study, settings), Unknown):
+        with suppress(OutOfTime):
+            exact = exact_arm(work.study, settings)
+            _compared(work, arm(settings), exact, "those that do not round")
+            _compared(work, exact, BASELINE, "those that do not round")
+    return settings
 
 
 # The bundle
@@ -107,7 +143,7 @@ def _right(work: Search, settings: list[Setting]) -> list[Setting]:
     """Return the settings that leave results right together; the bundle is checked once."""
     if not settings or (failed := work.check(arm(settings))) is None:
         return settings
-    if failed.ended != "wrong-results":
+    if failed.ended not in KEEPS_OUT:
         return []
     return _built_anew(work, [one for one in in_predicted_order(work) if one.setting in settings], work.check)
 

@@ -36,7 +36,7 @@ from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, batches_ahead, over
-from dynotune.schema.study import Block, BlockResult, Estimate, Phase, Study, Trial
+from dynotune.schema.study import Block, BlockResult, Estimate, Guarded, Phase, Study, Trial
 from dynotune.search import failures
 from dynotune.search.bench import BASELINE, Arm, Hosts, Tested
 from dynotune.search.earlier import pilots_on_disk
@@ -161,18 +161,17 @@ class RealBench:
 
     def check(self, arm: Arm) -> Trial | None:
         self._within.end()
-        begun = Trial(arm=arm.key, phase="pilot", block=0, ended="wrong-results", began_s=self.elapsed_s())
-        is_new = not self._guards.is_known(arm)
-        if is_new:
+        begun = Trial(arm=arm.key, phase="pilot", block=0, ended="unchecked", began_s=self.elapsed_s())
+        if not self._guards.is_known(arm):
             self._watcher.running(f"losses or outputs: {arm.key}")
         found = self._guards.of(arm, min(GUARD_LIMIT_S, self._time_left_s(arm)))
-        if isinstance(found, Unknown) and is_new:
-            self._warn(f"{arm.key}: whether results stay right is not known: {found.reason}")
-        if found is None or isinstance(found, Unknown) or found.ok:
+        if found is None or (isinstance(found, Guarded) and found.ok):
             return None
-        detail = found.reason or f"{found.what} differ by {found.difference:.2g} of their size"
         next(self._numbers)  # the check is one of the trials
-        return self._ended(replace(begun, detail=detail))
+        if isinstance(found, Unknown):
+            return self._ended(replace(begun, detail=found.reason))
+        detail = found.reason or f"{found.what} differ by {found.difference:.2g} of their size"
+        return self._ended(replace(begun, ended="wrong-results", detail=detail))
 
     def _ended(self, trial: Trial) -> Trial:
         trial = replace(trial, wall_s=self.elapsed_s() - trial.began_s)
@@ -180,7 +179,7 @@ class RealBench:
         return trial
 
     def check_s(self, arm: Arm) -> float:
-        if self._guards.is_known(arm):
+        if self._guards.is_known(arm) or isinstance(self._guards.own, Unknown):
             return 0.0
         # The baseline runs unchanged, in float64, and rounded.
         return self.run_s(arm) + (3 * self.run_s(BASELINE) if self._guards.own is None else 0.0)

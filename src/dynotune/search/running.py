@@ -15,6 +15,7 @@ from dynotune.schema.study import Block, Candidate, CandidateOutcome, Ended, Est
 from dynotune.search.bench import BASELINE, Arm, Bench, arm
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import Gain, counts
+from dynotune.search.results import NO_TIME
 from dynotune.text import words as formats
 
 # A disturbed run is repeated at most this often; then its block continues without the run.
@@ -116,11 +117,12 @@ class Search:
         return self.failure(one.key)
 
     def check(self, one: Arm) -> Trial | None:
-        """Return a trial that shows wrong results or a failure of this arm; None without one. OutOfTime as `run`."""
+        """Return a trial that shows wrong or unchecked results, or a failure, of this arm; None without one."""
         if (failed := self.failure(one.key)) is not None:
             return failed
-        if check_s := self.bench.check_s(one):
-            self._must_fit(check_s)
+        if self.bench.check_s(one) > max(0.0, self.bench.left_s()):
+            # Not stored: with more time, results can be checked.
+            return Trial(arm=one.key, phase="pilot", block=0, ended="unchecked", detail=NO_TIME)
         wrong = self.bench.check(one)
         if wrong is not None:
             self.update(trials=[*self.study.trials, wrong])
@@ -230,6 +232,7 @@ _OUTCOMES: dict[Ended, tuple[OutcomeKind, str]] = {
     "rejected": ("rejected", "It did not take effect"),
     "timeout": ("failed", "The command took longer than its time limit with it"),
     "wrong-results": ("wrong-results", "Losses or outputs differ beyond the tolerance with it"),
+    "unchecked": ("unchecked", "Its results could not be checked"),
     "measured": ("failed", "Its run gave no value"),
 }
 

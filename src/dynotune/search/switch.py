@@ -17,6 +17,7 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
 from dynotune.search import words
 from dynotune.search.bench import BASELINE, Arm, Tested, arm, complete
+from dynotune.search.results import rounding
 from dynotune.search.running import Search, alone, gave_nothing, in_predicted_order
 
 SHARE, SHARE_COMPILING = 0.2, 0.4
@@ -82,9 +83,9 @@ def fresh_fits(work: Search) -> bool:
     return work.bench.left_s() >= fresh_s(work)
 
 
-def fresh_s(work: Search) -> float:
-    """Return the seconds that fresh pairs take to prove a recipe."""
-    alive = in_predicted_order(work)
+def fresh_s(work: Search, alive: Sequence[Candidate] | None = None) -> float:
+    """Return the seconds that fresh pairs take to prove a recipe, by default of all candidates without an outcome."""
+    alive = in_predicted_order(work) if alive is None else alive
     check_s = work.bench.check_s(arm(_bundle(alive))) if alive else 0.0
     return FRESH_RUNS * work.bench.run_s(BASELINE) + check_s
 
@@ -102,9 +103,13 @@ def faster_within(study: Study) -> list[Comparison]:
 
 def proved_within(study: Study) -> Comparison | None:
     """Return the fastest arm that blocks within one process proved, the smaller of equals; None without one."""
-    faster = faster_within(study)
-    best = max((one.speedup or 0.0 for one in faster), default=0.0)
-    equal = [one for one in faster if (one.speedup or 0.0) * (1 + study.margin) >= best]
+    return fastest(study, faster_within(study))
+
+
+def fastest(study: Study, proofs: Sequence[Comparison]) -> Comparison | None:
+    """Return the fastest of the proofs, the one of fewest settings among equals; None without a proof."""
+    best = max((one.speedup or 0.0 for one in proofs), default=0.0)
+    equal = [one for one in proofs if (one.speedup or 0.0) * (1 + study.margin) >= best]
     return min(equal, key=lambda one: len(one.candidate_settings), default=None)
 
 
@@ -199,13 +204,15 @@ def _left(work: Search, quick: Sequence[Candidate]) -> list[Setting]:
 def _arms(study: Study, quick: Sequence[Candidate]) -> list[Arm]:
     """Return the arms that are compared in turns, the most informative first.
 
-    If the bundle is proved: the bundle without each setting, then each setting alone. Otherwise: each setting alone,
-    then the bundle and its parts. Every arm that compiles has to compile again, so there are few of these.
+    If the bundle is proved: the bundle without settings that round, the bundle without each setting, then each setting
+    alone. Otherwise: each setting alone, then the bundle and its parts. Every arm that compiles has to compile again,
+    so there are few of these.
     """
     bundle = _bundle(quick)
     eager = [one for one in bundle if one not in _compiling(quick)]
     without = [arm(one for one in eager if one != setting) for setting in eager]
-    whole, single = [arm(bundle), arm(eager)], [alone(one) for one in quick]
+    exact = [one for one in bundle if one not in rounding(study, bundle)]
+    whole, single = [arm(bundle), arm(exact), arm(eager)], [alone(one) for one in quick]
     undecided = proved_within(study) is None and bool(study.within)
     arms = [*single, *whole, *without] if undecided else [*whole, *without, *single]
     return [one for one in dict.fromkeys(arms) if one.settings][:MOST_ARMS]

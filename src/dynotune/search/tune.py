@@ -37,6 +37,7 @@ from dynotune.schema.comparison import MARGIN
 from dynotune.schema.diagnosis import Diagnosis, UpperBound
 from dynotune.schema.errors import CannotRunHere, DynotuneError, RecordError, StatisticsError, UsageError
 from dynotune.schema.facts import Unknown
+from dynotune.schema.knob import EXACT
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Attempt, BaseRecipe, BreakEven, Study
@@ -44,6 +45,7 @@ from dynotune.search import asked, sharing
 from dynotune.search.bench import BASELINE, Hosts, arm
 from dynotune.search.candidates import Machine, offered, refusal, refuse_unfit
 from dynotune.search.earlier import DIAGNOSIS, plain_pilot
+from dynotune.search.outcomes import FAILURES
 from dynotune.search.real_bench import RealBench
 from dynotune.search.study import search
 from dynotune.search.words import nothing_to_try, to_try
@@ -59,6 +61,8 @@ MOST_OF_DIAGNOSIS = 0.1
 LEAST_WAIT = 0.05
 """Share of a step: if the wait for the loader is shorter, ceilings bound nothing important."""
 DIAGNOSIS_LIMIT_S = 900.0
+BUDGET_S = 180.0
+"""Budget of a study in seconds, unless the user gives another."""
 UNKNOWN_RUN_S = 60.0
 """Seconds of a run as long as nothing is known of the command."""
 EndedBy = Literal["done", "user", "error", ""]
@@ -69,12 +73,13 @@ class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         run: how the command is run, and the objective; with the settings of `base_recipe`.
-        allow, extra, exclude, values: the options' text on the command line.
+        allow, exact, extra, exclude, values: the options on the command line.
     """
 
     run: RunSpec
     margin: float = MARGIN
     allow: list[str] = []
+    exact: bool = False
     extra: list[str] = []
     exclude: list[str] = []
     values: list[str] = []
@@ -105,6 +110,8 @@ def tune(
         Interrupted: `resume` goes on.
     """
     words, given = _asked(request), request.run
+    if request.exact:
+        asked.refuse_rounding(words)
     run = replace(given, settings=[*given.settings, *asked.first_values(words, given.settings)])
     facts = facts_of(run)
     for setting in run.settings:
@@ -131,7 +138,7 @@ def tune(
         name=name,
         run=run.recorded,
         budget_s=budget_s,
-        allow=sorted(words.allowed - set(asked.UNASKED)),
+        allow=sorted(words.allowed - set(EXACT)),
         extra=request.extra,
         exclude=request.exclude,
         values=request.values,
@@ -158,7 +165,7 @@ def tune(
 
 
 def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher) -> Study:
-    """Continue the study in `folder`; a finished study is only read.
+    """Continue the study in `folder`; a finished study only if it may prove more in a larger budget.
 
     Args:
         now: its `env`, `base` and `lock` are used, and its command and settings if the folder lacks them or comes from
@@ -172,6 +179,8 @@ def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher)
         Interrupted: as `tune`.
     """
     study = document.read(folder / FILE, Study)
+    if study.wants_time and budget_s is not None and budget_s > study.budget_s:
+        study = reopened(study)
     if study.finished:
         if not (folder / REPORT).exists():
             write_results(folder, study, watcher)
@@ -184,8 +193,28 @@ def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher)
     return _sit(run, folder, replace(study, budget_s=budget_s or study.budget_s), watcher)
 
 
+def reopened(study: Study) -> Study:
+    """Return a finished study as before its decisions, which the search makes again; all measurements stay."""
+    stays = {id_: outcome for id_, outcome in study.outcomes.items() if outcome.kind in FAILURES}
+    return replace(
+        study,
+        trials=[trial for trial in study.trials if trial.ended != "unchecked"],
+        outcomes=stays,
+        stage="know",
+        selected=None,
+        recipe=None,
+        confirmed=None,
+        parts=None,
+        break_even=None,
+        diagnosis_with_recipe=Unknown("not yet made"),
+        verdict="",
+        finished=False,
+        wants_time=False,
+    )
+
+
 def _asked(by: TuneRequest | Study) -> asked.Asked:
-    return asked.parse(allow=by.allow, extra=by.extra, exclude=by.exclude, values=by.values)
+    return asked.parse(allow=by.allow, exact=by.exact, extra=by.extra, exclude=by.exclude, values=by.values)
 
 
 def _sit(run: RunSpec, folder: Path, study: Study, watcher: Watcher, hosts: Hosts | None = None) -> Study:

@@ -58,14 +58,21 @@ def capitalised(sentence: str) -> str:
 
 def nothing_to_try(study: Study) -> str:
     """Explain why there is no candidate, and what would change that."""
-    waiting = sorted({word for row in study.not_offered for word in re.findall(r"--allow (\w+)", row.reason)})
     if not study.not_offered:
         return "Nothing to try: no finding names a setting. --try KNOB tries one all the same."
+    rounding = [str(row.setting) for row in study.not_offered if "--exact" in row.reason]
+    if len(rounding) == len(study.not_offered):
+        return f"Nothing to try: --exact leaves out {_at_most(rounding)}."
     held = f"Nothing to try; not offered: {_not_offered(study)}"
+    waiting = {word for row in study.not_offered for word in re.findall(r"--allow \w+", row.reason)}
     if waiting:
-        return f"{held}; {' '.join(f'--allow {word}' for word in waiting)} widens that."
+        held += f"; {' '.join(sorted(waiting))} widens that"
+    if rounding:
+        return f"{held}. Of these, --exact leaves out {_at_most(rounding)}."
     reasons = {row.reason for row in study.not_offered}
-    return f"{held}: {reasons.pop()}." if len(reasons) == 1 else f"{held}; the report says why."
+    if not waiting:
+        held += f": {reasons.pop()}" if len(reasons) == 1 else "; the report says why"
+    return f"{held}."
 
 
 def to_try(study: Study) -> str:
@@ -76,6 +83,9 @@ def to_try(study: Study) -> str:
     return f"To try: {settings}{left_out}."
 
 
-def _not_offered(study: Study, most: int = 4) -> str:
-    ids = [str(row.setting) for row in study.not_offered]
+def _not_offered(study: Study) -> str:
+    return _at_most([str(row.setting) for row in study.not_offered])
+
+
+def _at_most(ids: list[str], most: int = 4) -> str:
     return names(ids if len(ids) <= most else [*ids[:most], f"{len(ids) - most} more"])

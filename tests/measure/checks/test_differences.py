@@ -48,7 +48,7 @@ def test_a_loss_that_is_larger_by_a_share_lies_apart_by_about_that_share(share):
 
 def test_what_is_no_number_in_the_arm_alone_is_counted_and_in_both_is_left_out():
     apart = losses_apart([1.0, None, 1.0, 1.0], [1.0, None, None, 1.0])
-    assert apart == Apart([0.0, None, None, 0.0], 1)
+    assert apart == Apart([0.0, None, None, 0.0], 1, 3)
 
 
 def test_small_losses_are_measured_by_the_larger_ones_too():
@@ -158,7 +158,7 @@ def test_one_box_more_is_measured_by_moments_and_another_shape_is_a_difference()
 
 def test_an_output_that_is_not_finite_in_the_arm_alone_is_counted():
     broken = Digest([2], None, None, None, [1.0, None])
-    assert outputs_apart([[digest([1.0, 2.0])]], [[broken]]) == Apart([None], 1)
+    assert outputs_apart([[digest([1.0, 2.0])]], [[broken]]) == Apart([None], 1, 1)
     assert outputs_apart([[broken]], [[broken]]) == Apart([None], 0)
 
 

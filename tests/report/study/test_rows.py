@@ -235,7 +235,7 @@ def test_the_command_of_the_study_is_the_one_that_was_asked():
     )
     line = next(" ".join(one.words) for one in repeats(study) if one.what == "Tune again")
     assert shlex.split(line) == [
-        *["dynotune", "tune", "--budget", "90m", "--objective", "memory", "--allow", "numerics"],
+        *["dynotune", "tune", "--budget", "90m", "--objective", "memory"],
         *["--try", "env.CUDA_MODULE_LOADING=EAGER", "--exclude", "alloc.max_split_size_mb"],
         *["--values", "loader.num_workers=2,4,8,16", "--warmup", "24", "--steps", "120", "--step-function", "a:b"],
         *["--margin", "0.02", "--timeout", "90.5s", "--seed", "3", "--caches", "cold", "--nice", "5", "--no-sandbox"],

@@ -13,7 +13,7 @@ from dynotune.report.study import summary
 from dynotune.report.study.summary import PICTURE, _Scale, study_report
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Candidate, CandidateOutcome, Estimate, Study
+from dynotune.schema.study import Candidate, CandidateOutcome, Estimate, Parts, Study
 
 from .. import studies
 from ..page.test_html import hostile
@@ -202,3 +202,28 @@ def test_a_command_line_that_is_too_long_stays_one_for_a_shell():
     text = text_of(studies.rich(command=["python", *(f"--option-{at}" for at in range(30))]), width=80)
     after = text[text.index("Run with the recipe") :].splitlines()[1:]
     assert after[0].endswith("\\")
+
+
+def parts() -> Parts:
+    exact, whole = (studies.key(settings) for settings in (studies.WHOLE[1:2], studies.WHOLE))
+    return Parts(
+        exact=studies.estimate(exact, "", "switch", 1.92, 0.01, 6),
+        rounding=studies.estimate(whole, exact, "switch", 1.20, 0.01, 6),
+    )
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_answer_has_two_lines_when_a_recipe_holds_settings_that_round_beside_others(width):
+    lines = " ".join(text_of(studies.rich(parts=parts()), width=width).split())
+    assert "without rounding 1.920× (1.901× to 1.939×; 6 blocks within one process), by loader.num_workers=8" in lines
+    assert "rounding adds 1.200× (1.188× to 1.212×; 6 blocks within one process), by host.num_threads=4" in lines
+
+
+def test_the_answer_says_so_when_settings_that_do_not_round_were_not_measured_by_themselves():
+    study = studies.rich(parts=Unknown("there was no time"))
+    assert "without rounding not known: there was no time" in " ".join(text_of(study).split())
+
+
+def test_the_line_that_goes_on_comes_last_when_more_time_may_prove_more():
+    text = text_of(studies.rich(wants_time=True, budget_s=180.0)).rstrip()
+    assert text.endswith("dynotune tune --resume 20261122-101500-123-abcdef --budget 15m")

@@ -42,11 +42,13 @@ class Apart(NamedTuple):
 
     Args:
         signed: signed differences, relative to the typical size of the compared values.
-        num_not_finite: number of values that are finite in one run and not in the other.
+        num_not_finite: number of values that are finite in the first run and not in the other.
+        first_not_finite: the first of these values, counted from 1; None if there is none.
     """
 
     signed: list[float | None]
     num_not_finite: int
+    first_not_finite: int | None = None
 
 
 class LargestDifference(NamedTuple):
@@ -74,22 +76,24 @@ def losses_apart(ours: Sequence[Number], others: Sequence[Number]) -> Apart:
         # Once losses have become small, rounding errors are no longer small beside them.
         scale = max(statistics.fmean(around), 0.1 * overall)
         signed.append(_share(other - our, scale))
-    return Apart(signed, sum(our is not None and other is None for our, other in pairs))
+    broken = [at for at, (our, other) in enumerate(pairs, 1) if our is not None and other is None]
+    return Apart(signed, len(broken), next(iter(broken), None))
 
 
 def outputs_apart(ours: Sequence[Sequence[Digest]], others: Sequence[Sequence[Digest]]) -> Apart:
     """Return the largest difference among the tensors of each call."""
     apart: list[float | None] = []
-    num_not_finite = 0
-    for our_call, other_call in zip(ours, others, strict=False):
+    num_not_finite, first_not_finite = 0, None
+    for at, (our_call, other_call) in enumerate(zip(ours, others, strict=False), 1):
         if len(our_call) != len(other_call):
             apart.append(1.0)
             continue
         distances = [_digests_apart(our, other) for our, other in zip(our_call, other_call, strict=True)]
         num_not_finite += sum(not_finite for _, not_finite in distances)
+        first_not_finite = first_not_finite or (at if num_not_finite else None)
         known = [distance for distance, _ in distances if distance is not None]
         apart.append(max(known) if known else None)
-    return Apart(apart, num_not_finite)
+    return Apart(apart, num_not_finite, first_not_finite)
 
 
 def _digests_apart(ours: Digest, others: Digest) -> tuple[float | None, bool]:

@@ -263,6 +263,7 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
     moved_by_rank: Sequence[Reading | None] = nudged or [None] * len(arm)
     apart = [_apart(ours, mine) for ours, mine in zip(own.first, arm, strict=True)]
     num_not_finite = sum(mine.num_not_finite for mine in apart)
+    first_not_finite = min((mine.first_not_finite for mine in apart if mine.first_not_finite), default=0)
     found = [
         judge(
             mine,
@@ -293,9 +294,11 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
         tolerance=worst.allowed,
         num_values=num_values,
         ok=worst.ok and not num_not_finite,
-        where=worst.where,
+        where=f"value {first_not_finite}" if num_not_finite else worst.where,
         num_not_finite=num_not_finite,
-        reason=_reason(what, worst, tolerance, num_not_finite, source) + _without(own.reference),
+        reason=_not_finite(what, first_not_finite)
+        if num_not_finite
+        else _reason(what, worst, tolerance, source) + _without(own.reference),
     )
 
 
@@ -369,10 +372,15 @@ def _reason_by_reference(
     return f"{what.capitalize()} lie {_percent(judged.error)} from {reference}; {explained}: {ends}{where}."
 
 
-def _reason(what: str, worst: LargestDifference, tolerance: Tolerance, num_not_finite: int, source: str) -> str:
+def _not_finite(what: str, first: int) -> str:
+    """Name the step at which results become NaN: a call of backward, or of the model in a program that trains none."""
+    call = "backward" if what == "losses" else "the model"
+    finite = "where the baseline's are finite"
+    return f"{what.capitalize()} become NaN or infinite at step {first} (call {first} of {call}), {finite}."
+
+
+def _reason(what: str, worst: LargestDifference, tolerance: Tolerance, source: str) -> str:
     one = "loss" if what == "losses" else "output"
-    if num_not_finite:
-        return f"{num_not_finite} of its {what} are no finite numbers where the baseline's are."
     differ = f"{worst.where.capitalize()} ({one}) differs by {_percent(worst.difference)} from the baseline's"
     limit = f"{_percent(worst.allowed)} is allowed for {tolerance.why}"
     if worst.own and worst.allowed > max(tolerance.first, tolerance.later, tolerance.outputs):

@@ -14,6 +14,8 @@ from dynotune.schema.study import Study
 from dynotune.text import words
 
 RECIPE = "recipe.toml"
+MORE_TIME = 5
+"""Factor on the budget with which a study is suggested to go on: from 3 minutes to a quarter of an hour."""
 
 
 class Command(NamedTuple):
@@ -39,6 +41,9 @@ def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
         # A step that became shorter asks for another window.
         anew = replace(study, run=replace(study.run, warmup_steps=None, window_steps=None))
         found.append(Command("Go on from the recipe", words.shell(_tune(anew, recipe))))
+    if study.wants_time:
+        more = ["--budget", _time(MORE_TIME * study.budget_s)]
+        found.append(Command("Go on with more time", words.shell(["dynotune", "tune", "--resume", study.id, *more])))
     return found
 
 
@@ -85,8 +90,9 @@ def _tune(study: Study, recipe: str = "") -> list[str]:
         options += ["--recipe", began_from, *typed]
     if study.run.objective != "throughput":
         options += ["--objective", study.run.objective]
+    options += ["--exact"] * study.exact
     for option, values in (
-        ("--allow", study.allow),
+        ("--allow", [effect for effect in study.allow if effect != "numerics"]),
         ("--try", study.extra),
         ("--exclude", study.exclude),
         ("--values", study.values),

@@ -39,6 +39,7 @@ KINDS: dict[Kind, Look] = {
     "slower": Look("slower", "red", "◀", "triangle-left", "ink", "slower"),
     "unproved": Look("unproved", "yellow", "□", "square-open", meaning="unproved"),
     "wrong-results": Look("wrong results", "red", "×"),
+    "unchecked": Look("results unchecked", "yellow", "×"),
     "failed": Look("failed", "red", "×"),
     "out-of-memory": Look("out of memory", "red", "×"),
     "rejected": Look("did not take effect", "red", "×"),

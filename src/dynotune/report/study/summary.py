@@ -18,7 +18,7 @@ from dynotune.report.bars import OF_A_STEP
 from dynotune.report.layout import ShellCommand, fields, table
 from dynotune.report.loudness import is_brief, is_verbose, most
 from dynotune.report.study.commands import RECIPE, repeats
-from dynotune.report.study.header import headline, pays_off, stats
+from dynotune.report.study.header import ROUNDING_ADDS, WITHOUT_ROUNDING, headline, pays_off, stats
 from dynotune.report.study.rows import KINDS, Tried, ablated, interval_of, tried
 from dynotune.report.study.sides import before_and_after, breakdowns
 from dynotune.report.trace_parts import on_one_scale, prose, title
@@ -69,6 +69,7 @@ def _head(study: Study) -> RenderableType:
     rows: list[tuple[str, str | Text]] = [
         ("answer", Text.assemble((answer.large, style), "  ", answer.rest)),
         *([("", prose(answer.verdict))] if answer.verdict and not (answer.good and is_brief()) else []),
+        *([(name.lower(), told[name]) for name in (WITHOUT_ROUNDING, ROUNDING_ADDS) if name in told]),
         *([("from, to", told["Before and after"])] if "Before and after" in told else []),
         *([("start", f"The slower start breaks even {pays_off(study)}.")] if breaks_even else []),
     ]
@@ -278,7 +279,7 @@ def _warnings(warnings: Sequence[str]) -> list[RenderableType]:
 
 def _next(study: Study, recipe: str) -> RenderableType:
     """Return the first commands to run next, ready to paste; in brief, one of them."""
-    shown = ("Go on where", "Run") if is_brief() else ("Go on where", "Run", "Prove")
+    shown = ("Go on with more time", "Go on where", "Run", *(() if is_brief() else ("Prove",)))
     commands = [one for one in repeats(study, recipe=recipe) if one.what.startswith(shown)]
     lines: list[RenderableType] = [
         piece for one in commands for piece in (Text(f"{one.what}:", style="dim"), ShellCommand(one.words, indent=2))

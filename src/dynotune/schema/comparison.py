@@ -148,6 +148,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         baseline_shift: of the live run of these blocks; None if nothing is known of it.
         only_chooses: why these blocks choose between arms but prove no speed-up; empty if they prove one.
         blocks: what blocks said, if fresh pairs followed them.
+        pooled: whether the answer is of the pairs and these blocks together, since the pairs alone did not decide.
         set_by: changes that the program itself made to environment variables among the settings.
         lane_notes: sentences on the lanes in use, and on devices that are left out.
     """
@@ -172,6 +173,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     baseline_shift: BaselineShift | None = None
     only_chooses: str = ""
     blocks: BlocksAnswer | None = None
+    pooled: bool = False
     stretch_steps: int = 0
     unit: Literal["sample", "step"] = "sample"
     step: str = ""

@@ -18,6 +18,7 @@ from dynotune.search.parts import parts_of
 from dynotune.search.results import KEEPS_OUT, NO_TIME, are_right
 from dynotune.search.running import Search, gave_nothing, outcome_of_failure
 from dynotune.search.switch import faster_within, fastest, switched
+from dynotune.text import words as formats
 
 LATE = "the time was too short to decide it"
 # The gain for which the required number of pairs is computed.
@@ -319,6 +320,5 @@ def _unconfirmed(study: Study, confirmed: Comparison, one: Candidate) -> Candida
 
 def _seen(study: Study, confirmed: Comparison) -> str:
     assert confirmed.speedup is not None
-    unit, where = ("block", " within one process") if confirmed.within else ("pair", "")
-    pairs = f"{confirmed.num_pairs} {unit}{'s' * (confirmed.num_pairs != 1)}{where}"
-    return f"{words.size(study, confirmed.speedup)} ({words.interval(study, confirmed.ci)}, {pairs})"
+    rests_on = formats.basis(confirmed)
+    return f"{words.size(study, confirmed.speedup)} ({words.interval(study, confirmed.ci)}, {rests_on})"

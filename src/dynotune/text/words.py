@@ -115,6 +115,17 @@ def blocks_before(blocks: BlocksAnswer) -> str:
     return f"Before the fresh pairs, {len(blocks.pairs)} blocks within one process said {known}."
 
 
+def basis(comparison: Comparison) -> str:
+    """Write on what an answer rests: `4 fresh pairs`, `6 blocks within one process`, or both."""
+    unit = "block" if comparison.within else "fresh pair"
+    rests_on = f"{comparison.num_pairs} {unit}{'s' if comparison.num_pairs != 1 else ''}"
+    if comparison.within:
+        return f"{rests_on} within one process"
+    if comparison.pooled and comparison.blocks is not None:
+        return f"{rests_on} and {len(comparison.blocks.pairs)} blocks within one process"
+    return rests_on
+
+
 def gained(comparison: Comparison) -> tuple[str, str]:
     """Write the better arm's gain and its interval: a speed-up, or the share of memory or energy that is saved."""
     if comparison.run.objective in _USED:

@@ -122,14 +122,24 @@ def proved(within: Comparison) -> Comparison:
 
 
 def stated(fresh: Comparison) -> Comparison:
-    """Return the answer of fresh pairs that followed blocks: their own verdict, or else that of the blocks.
+    """Return the answer of fresh pairs that followed blocks.
 
-    If the pairs contradict the blocks, the pairs' `undecided` stays.
+    Pairs with a verdict of their own state the speed-up. Otherwise pairs and blocks state it together, each weighted by
+    its precision as a statement about launches, or the blocks alone if no interval of pairs is known. If the pairs
+    contradict the blocks, the pairs' `undecided` stays.
     """
     blocks = fresh.blocks
     if blocks is None or fresh.verdict not in (None, "undecided"):
         return fresh
-    within = msgspec.structs.replace(
+    answer = proved(_comparison_of(fresh, blocks))
+    if answer.verdict == "undecided" or not _agree(fresh, answer):
+        return fresh
+    return answer if fresh.ci is None else _pooled(fresh, answer)
+
+
+def _comparison_of(fresh: Comparison, blocks: BlocksAnswer) -> Comparison:
+    """Return the comparison by blocks that came before the fresh pairs."""
+    return msgspec.structs.replace(
         fresh,
         within=True,
         blocks=None,
@@ -139,19 +149,39 @@ def stated(fresh: Comparison) -> Comparison:
         pairs=blocks.pairs,
         num_pairs=len(blocks.pairs),
         num_pairs_to_settle=None,
-        reason=_beside(fresh),
+        reason="",
         baseline_shift=blocks.baseline_shift,
         only_chooses=blocks.only_chooses,
     )
-    answer = proved(within)
-    return answer if answer.verdict != "undecided" and _agree(fresh, answer) else fresh
 
 
-def _beside(fresh: Comparison) -> str:
-    if fresh.speedup is None or not fresh.pairs:
-        return ""
-    pairs = f"{len(fresh.pairs)} fresh pair{'s' * (len(fresh.pairs) != 1)}"
-    return f"Blocks within one process show it; {pairs} gave {fresh.speedup:.3g} times, too few to decide."
+def _pooled(fresh: Comparison, answer: Comparison) -> Comparison:
+    """Return the fresh pairs with what they and the blocks say together; `undecided` if that is no difference.
+
+    Both intervals are wider than those of a normal distribution with their errors, so their widths serve as errors.
+    """
+    logs, halves = [], []
+    for one in (fresh, answer):
+        assert one.speedup is not None and one.ci is not None
+        logs.append(math.log(one.speedup))
+        halves.append(math.log(one.ci[1] / one.ci[0]) / 2)
+    weights = [1 / half**2 for half in halves]
+    log = math.fsum(weight * log for weight, log in zip(weights, logs, strict=True)) / math.fsum(weights)
+    half = 1 / math.sqrt(math.fsum(weights))
+    ci = (math.exp(log - half), math.exp(log + half))
+    if not (ci[0] > 1 if answer.verdict == "faster" else ci[1] < 1):
+        return fresh
+    reason = (
+        f"{_count(len(fresh.pairs), 'fresh pair')} alone gave {fresh.speedup:.3g} times and did not decide; with "
+        f"{_count(answer.num_pairs, 'block')} within one process they do."
+    )
+    return msgspec.structs.replace(
+        fresh, verdict=answer.verdict, speedup=math.exp(log), ci=ci, reason=reason, pooled=True
+    )
+
+
+def _count(num: int, what: str) -> str:
+    return f"{num} {what}" if num == 1 else f"{num} {what}s"
 
 
 def _agree(fresh: Comparison, answer: Comparison) -> bool:

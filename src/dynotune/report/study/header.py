@@ -38,11 +38,7 @@ def headline(study: Study) -> Headline:
     confirmed = study.confirmed
     if study.recipe and confirmed is not None and confirmed.verdict == "faster" and confirmed.speedup is not None:
         gained, between = words.gained(confirmed)
-        of_what = "blocks within one process" if confirmed.within else "fresh pairs"
-        rest = (
-            f"{BETTER[study.run.objective]}: {between} at {confirmed.confidence:.0%}, "
-            f"on {confirmed.num_pairs} {of_what}"
-        )
+        rest = f"{BETTER[study.run.objective]}: {between} at {confirmed.confidence:.0%}, on {words.basis(confirmed)}"
         if study.base_recipe is not None:
             rest += f", on top of {_name(study.base_recipe)}"
         return Headline(gained, rest, study.verdict, True)

@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 
 from dynotune.measure.comparison import judge, orders
 from dynotune.measure.live import lanes
-from dynotune.schema.comparison import MIN_PAIRS, PRECISION, Comparison, Pair
+from dynotune.schema.comparison import MIN_PAIRS, Comparison, Pair
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended, Estimate, Guarded, Phase, Study, Trial
 from dynotune.search.bench import BASELINE, Arm, Tested
@@ -254,7 +254,7 @@ class SimulatedBench:
             log = self.table.gain(arm) + self._switch_sd * self._rng.standard_t(3) / math.sqrt(3)
             first = orders(plan.max_pairs, 0)[len(pairs)]
             pairs.append(Pair(first, self.table.base, self.table.base * math.exp(-log)))
-            judged = judge(pairs, margin=plan.margin, max_pairs=plan.max_pairs, precision=PRECISION, error=error)
+            judged = judge(pairs, margin=plan.margin, max_pairs=plan.max_pairs, error=error)
             if judged.finished:
                 break
         self.clock_s += len(pairs) * block_s

@@ -26,7 +26,7 @@ from dynotune.search.fit import Fit, Gain, holm
 from dynotune.search.parts import exact_arm, parts_of
 from dynotune.search.results import KEEPS_OUT, NO_TIME, rounding
 from dynotune.search.running import OutOfTime, Search, alone, estimate_of, in_predicted_order, outcome_of_failure
-from dynotune.search.switch import faster_within, fastest, fresh_fits, fresh_s, proved_within, switched
+from dynotune.search.switch import faster_within, fastest, fresh_fits, fresh_s, proved_within, stating_fits, switched
 
 FEWEST_BLOCKS, MOST_BLOCKS = 2, 6
 CONFIRMING_PAIRS = 2 * MIN_PAIRS
@@ -105,7 +105,12 @@ def _as_launched(work: Search) -> list[Setting]:
 
 
 def _not_started(work: Search, one: Arm) -> Trial | None:
-    """Start the command with the settings once, if there is time; return the run if it failed."""
+    """Start the command with the settings once, if there is time; return the run if it failed.
+
+    Fresh pairs start it anyway, with the caches that the live run has filled.
+    """
+    if stating_fits(work):
+        return None
     try:
         return work.pilot(one)
     except OutOfTime:

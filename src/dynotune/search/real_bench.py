@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dynotune import probe
 from dynotune.launch.process import fresh_folder
+from dynotune.measure.checks import guard
 from dynotune.measure.comparison import objective, summary
 from dynotune.measure.live import (
     COLD_KEPT,
@@ -52,6 +53,10 @@ STEPS_OF_A_BLOCK = 40
 """Steps of a block, including steps that do not count; a guess until a block has been run."""
 RUNS_WORTH_LANES = 5
 """Runs that make lanes worth it: a pilot and two pairs in each of two lanes take as long and give four pairs."""
+NUM_CHECKING_RUNS = 3
+"""Runs in a row that a first check of results takes about as long as."""
+SLOWED_BY_CHECKS = 3.0
+"""Factor on a step whose results are recorded, or that is computed in float64."""
 OUT_OF_TIME = "the time was up before it was done"
 
 
@@ -181,8 +186,16 @@ class RealBench:
     def check_s(self, arm: Arm) -> float:
         if self._guards.is_known(arm) or isinstance(self._guards.own, Unknown):
             return 0.0
-        # The baseline runs unchanged, in float64, and rounded.
-        return self.run_s(arm) + (3 * self.run_s(BASELINE) if self._guards.own is None else 0.0)
+        # The baseline runs first; then in float64, rounded, and with the settings, side by side if memory allows.
+        return (NUM_CHECKING_RUNS if self._guards.own is None else 1) * self._checking_run_s(arm)
+
+    def _checking_run_s(self, arm: Arm) -> float:
+        """Return the approximate seconds of a run whose results are checked, which ends after a few steps."""
+        diagnosis = self._study.diagnosis
+        timing = Unknown("") if isinstance(diagnosis, Unknown) else diagnosis.steps
+        if isinstance(timing, Unknown) or timing.time_to_first_step_s is None:
+            return self.run_s(arm)
+        return min(self.run_s(arm), timing.time_to_first_step_s + SLOWED_BY_CHECKS * guard.NUM_VALUES * timing.step_s)
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
         return self._within.switch(arms, limit_s)

@@ -12,7 +12,7 @@ to start has no time for these either: then the blocks state it, with the interv
 import math
 from collections.abc import Sequence
 
-from dynotune.schema.comparison import MAX_PAIRS, MIN_PAIRS, PRECISION, TELLING_PAIRS, Comparison
+from dynotune.schema.comparison import MAX_PAIRS, MIN_PAIRS, TELLING_PAIRS, Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
 from dynotune.search import words
@@ -30,9 +30,9 @@ FEWEST_BLOCKS = 3
 """Fewest blocks of an arm in turns: with fewer there is no estimate."""
 FRESH_RUNS = 1 + 2 * TELLING_PAIRS
 """Runs of the command for fresh pairs that prove a recipe, without the check of results."""
-STATING_RUNS = 1 + 2 * MIN_PAIRS
+STATING_RUNS = 2 * MIN_PAIRS
 """Runs of the command for fresh pairs that state the speed-up of settings proved within one process."""
-STATING_SHARE = 0.5
+STATING_SHARE = 0.6
 """Most of the time left that is reserved for these pairs, so that the proof comes first."""
 FOR_THE_NEXT = 0.4
 """Share of the time left that is reserved for another arm, as long as an arm has no block."""
@@ -45,7 +45,7 @@ def switch(work: Search) -> None:
     quick = [one for one in in_predicted_order(work) if one.in_process]
     if not quick:
         return
-    until_s = _reserved_s(work)
+    until_s = _reserved_s(work, quick)
     if not work.study.within and not switched(work.study):
         _test_first(work, quick, until_s)
     if fresh := fresh_fits(work):
@@ -72,11 +72,22 @@ def switch(work: Search) -> None:
         work.best = found.speedup, found.ci
 
 
-def _reserved_s(work: Search) -> float:
-    """Return the seconds to leave for later stages: for pairs that state the speed-up, or at least for one start."""
+def _reserved_s(work: Search, quick: Sequence[Candidate]) -> float:
+    """Return the seconds to leave for later stages.
+
+    They are for the check of results, and for fresh pairs that state the speed-up, or else for one start.
+    """
     run_s, left_s = work.bench.run_s(BASELINE), work.bench.left_s()
-    pairs_s = STATING_RUNS * run_s
-    return pairs_s if pairs_s <= STATING_SHARE * left_s else min(run_s, LAUNCH_SHARE * left_s)
+    check_s = work.bench.check_s(arm(_bundle(quick)))
+    for needed_s in (check_s + STATING_RUNS * run_s, check_s + run_s):
+        if needed_s <= STATING_SHARE * left_s:
+            return needed_s
+    return min(check_s + run_s, LAUNCH_SHARE * left_s)
+
+
+def stating_fits(work: Search) -> bool:
+    """Return whether fresh pairs fit that state the speed-up of settings proved within one process."""
+    return work.bench.left_s() >= STATING_RUNS * work.bench.run_s(BASELINE)
 
 
 def fresh_fits(work: Search) -> bool:
@@ -151,7 +162,8 @@ def _tested(work: Search, settings: Sequence[Setting], until_s: float, first_s: 
     study, left = work.study, list(settings)
     while left:
         one = arm(left)
-        plan = work.comparison(one, max_pairs=MAX_PAIRS, precision=PRECISION, within=True)
+        # Blocks show whether an arm is faster; by how much is for fresh pairs to state.
+        plan = work.comparison(one, max_pairs=MAX_PAIRS, within=True)
         work.watcher.running(f"{one.key} within one process")
         found = work.bench.test(one, plan, PART_ERROR / MOST_TESTS, work.bench.left_s() - until_s, first_s)
         if found.comparison is not None:

@@ -140,6 +140,39 @@ print(before is record_function.__exit__, torch.autograd._profiler_enabled())
     assert left_behind(ran) == {outcome.file}
 
 
+def test_recording_leaves_no_trace_in_the_process_when_it_has_ended(script, fork_under_agent):
+    program = script(
+        "import gc, json, os, sys, threading\n"
+        + BY_HAND
+        + """
+def state():
+    tools = [sys.monitoring.get_tool(number) for number in range(6)] if hasattr(sys, "monitoring") else []
+    return [
+        sys.getprofile(), sys.gettrace(), tools, gc.isenabled(), gc.get_threshold(),
+        len(gc.callbacks), sorted(map(str, threading.enumerate())), dict(os.environ), sys.getswitchinterval(),
+        sys.getrecursionlimit(), torch.autograd._profiler_enabled(), torch.is_grad_enabled(), torch.get_num_threads(),
+    ]
+
+before = state()
+for _ in range(3):
+    main(optimizer=Descent)
+print([names for names in zip(before, state()) if names[0] != names[1]] or "as before")
+"""
+    )
+    ran = fork_under_agent([program], tasks=[trace_task(80, 3, stacks=True, shapes=True)])
+    outcome, _ = trace_of(ran)
+    assert outcome.first_step == 81
+    assert ran.stdout.endswith("as before\n")
+
+
+def test_recording_is_refused_and_the_window_counts_when_another_profiler_is_there(script, fork_under_agent):
+    env = {"CUDA_INJECTION64_PATH": "/opt/nsight/libToolsInjection64.so"}
+    ran = fork_under_agent([script(BY_HAND)], env=env, tasks=[window_task(10, 10), trace_task(30, 3)])
+    assert [window.num_steps for window in ran.stepping.windows] == [10]
+    (outcome,) = ran.stepping.traces
+    assert (outcome.file, outcome.reason) == (None, "another profiler watches the program (libToolsInjection64.so)")
+
+
 def test_inference_without_a_loader_is_recorded(fork_under_agent):
     ran = fork_under_agent([PROGRAMS / "inference_without_loader.py"], tasks=[trace_task(10, 3)])
     _, events = trace_of(ran)

@@ -12,6 +12,7 @@ import pytest
 from dynotune import knobs
 from dynotune.measure.comparison import in_process, protocol
 from dynotune.measure.live import switching
+from dynotune.measure.live.blocks import Block, Stretch
 from dynotune.measure.live.request import CompareRequest
 
 from ...fakes import Watcher, spec
@@ -91,8 +92,8 @@ def test_blocks_of_a_program_that_ends_too_soon_are_made_in_several_runs_of_it(p
 
 
 def of_block(order, baseline_s):
-    baseline, candidate = [[switching.Stretch(each, 10, None)] * 2 for each in (baseline_s, 1.0)]
-    return switching.Block(
+    baseline, candidate = [[Stretch(each, 10, None)] * 2 for each in (baseline_s, 1.0)]
+    return Block(
         arm=0, number=0, order=order, begin_s=0.0, end_s=1.0, baseline=baseline, candidate=candidate
     )  # fmt: skip
 

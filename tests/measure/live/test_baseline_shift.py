@@ -1,0 +1,102 @@
+"""The baseline in the blocks of a live run against the plain window before them."""
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynotune.launch.records import Record
+from dynotune.measure.live.baseline_shift import baseline_shift, plain_window, why_not_proof
+from dynotune.measure.live.blocks import Block, Stretch
+from dynotune.schema.comparison import MOST_SHIFT, BaselineShift
+
+STEP_S = 0.01
+TIMES = st.floats(0.5, 2.0)
+
+
+def record(*, begin_s=10.0, num_samples=None, **events):
+    window = {
+        "event": "window",
+        "first_step": 100,
+        "num_steps": 200,
+        "begin_s": begin_s,
+        "end_s": begin_s + 200 * STEP_S,
+        "num_samples": num_samples,
+        "wait_s": None,
+    }
+    return Record(Path("x"), 1, 0.0, [], {"window": [window], **events})
+
+
+def blocks(*times, num_samples=None):
+    """Blocks whose baseline takes `times` as long as the plain window."""
+    stretch = [Stretch(50 * STEP_S, 50, num_samples)] * 2
+    return [
+        Block(
+            arm=0,
+            number=number,
+            order="ABBA",
+            begin_s=20.0,
+            end_s=21.0,
+            baseline=[Stretch(50 * STEP_S * time, 50, num_samples)] * 2,
+            candidate=stretch,
+        )
+        for number, time in enumerate(times)
+    ]
+
+
+@given(st.lists(TIMES, min_size=2, max_size=12))
+def test_shift_is_the_mean_of_the_blocks_within_its_interval(times):
+    shift = baseline_shift(record(), blocks(*times))
+    assert math.log(shift.ratio) == pytest.approx(math.fsum(map(math.log, times)) / len(times), abs=1e-9)
+    assert shift.ci[0] <= shift.ratio * (1 + 1e-9)
+    assert shift.ratio <= shift.ci[1] * (1 + 1e-9)
+    assert shift.num_blocks == len(times)
+
+
+@given(TIMES, st.integers(1, 64))
+def test_shift_is_per_sample_when_all_samples_are_known(time, per_step):
+    shift = baseline_shift(record(num_samples=200 * per_step), blocks(time, time, num_samples=50 * per_step))
+    assert shift.ratio == pytest.approx(time)
+
+
+@pytest.mark.parametrize(
+    ("times", "is_shown"),
+    [
+        ([1.3, 1.31, 1.29, 1.3], True),
+        ([0.8, 0.79, 0.81, 0.8], True),
+        ([1.001, 0.999, 1.002, 1.0], False),
+        ([1 + MOST_SHIFT / 2] * 4, False),  # surely there, and small
+        ([1.3, 0.8, 1.4, 0.9], False),  # noise
+        ([1.3], False),  # nothing is known of the noise
+    ],
+)
+def test_shift_is_shown_when_it_is_large_and_not_noise(times, is_shown):
+    assert baseline_shift(record(), blocks(*times)).is_shown is is_shown
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        {"window": []},
+        {"trace": [{"event": "trace", "begin_s": 5.0}]},
+        {"arm_block": [{"event": "arm_block", "begin_s": 5.0}]},
+    ],
+)
+def test_shift_is_unknown_when_no_window_came_before_all_else(events):
+    assert plain_window(record(**events)) is None
+    assert baseline_shift(record(**events), blocks(1.0, 1.0)) is None
+
+
+def test_window_is_plain_when_the_recording_came_after_it():
+    assert plain_window(record(trace=[{"event": "trace", "begin_s": 13.0}])).num_steps == 200
+
+
+def test_blocks_prove_only_when_their_baseline_is_the_plain_one():
+    steady = BaselineShift(ratio=1.001, ci=(0.99, 1.01), num_blocks=4)
+    assert why_not_proof(steady, "") == ""
+    longer = why_not_proof(BaselineShift(ratio=1.3, ci=(1.25, 1.35), num_blocks=4), "")
+    assert "took 30% longer than in the plain window" in longer
+    assert "stayed attached to the process (why)" in why_not_proof(steady, "why")
+    assert "No plain window" in why_not_proof(None, "")

@@ -36,13 +36,22 @@ from dynotune.schema.run import RunSpec
 
 PROGRAM = Path(__file__).absolute().parent / "programs" / "tuned" / "train.py"
 ARMS = {
-    "gpt-small": ["compile.mode=default", "optimizer.fused=true"],
-    "gpt": ["compile.mode=default", "precision.autocast=bf16"],
-    "mlp": ["optimizer.fused=true", "compile.mode=default"],
-    "bert": ["precision.autocast=bf16", "matmul.fp32_precision=high"],
-    "resnet50": ["layout.channels_last=true", "matmul.fp32_precision=high"],
-    "starved": ["loader.num_workers=4", "loader.num_workers=8"],
+    "cuda": {
+        "gpt-small": ["compile.mode=default", "optimizer.fused=true"],
+        "gpt": ["compile.mode=default", "precision.autocast=bf16"],
+        "mlp": ["optimizer.fused=true", "compile.mode=default"],
+        "bert": ["precision.autocast=bf16", "matmul.fp32_precision=high"],
+        "resnet50": ["layout.channels_last=true", "matmul.fp32_precision=high"],
+        "starved": ["loader.num_workers=4", "loader.num_workers=8"],
+    },
+    "cpu": {
+        "gpt": ["optimizer.fused=true", "host.num_threads=1"],
+        "mlp": ["optimizer.fused=true", "host.num_threads=1"],
+        "bert": ["precision.autocast=bf16", "host.num_threads=1"],
+        "starved": ["loader.num_workers=1", "loader.num_workers=2"],
+    },
 }
+"""By device and program; several words are one arm."""
 MOST_BLOCKS = 6
 BUDGET_S = 90.0
 """Seconds for the blocks of an arm, and for its fresh pairs."""
@@ -53,7 +62,7 @@ SMALL = "-small"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--only", action="append", choices=list(ARMS))
+    parser.add_argument("--only", action="append", choices=list(ARMS["cuda"]))
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--blocks-only", action="store_true", help="no fresh pairs")
     parser.add_argument("--first-arm", action="store_true", help="only the first arm of each program")
@@ -63,17 +72,17 @@ def main() -> None:
     given = parser.parse_args()
     out = given.out or RESULTS / f"launched_{given.device}.json"
     if given.table:
-        print(table(kept.read(out)), end="")
+        print(table(), end="")
         return
     until_s = time.monotonic() + given.until_s
     with tempfile.TemporaryDirectory() as base, Progress(Console(stderr=True)) as progress:
         (Path(base) / "program").mkdir()
         photographs(Path(base) / "program")
-        for net in given.only or ARMS:
+        for net in given.only or ARMS[given.device]:
             if time.monotonic() > until_s:
                 break
             run = run_of(net, given.device, Path(base))
-            arms = ARMS[net][:1] if given.first_arm else ARMS[net]
+            arms = ARMS[given.device][net][: 1 if given.first_arm else None]
             known = kept.read(out).get("programs", {}).get(net, {})
             row = known if "arms" in known else within(run, arms, progress)
             keep(out, net, row)
@@ -176,29 +185,29 @@ def answer(found: Comparison, pairs: list[Any]) -> dict[str, Any]:
     }
 
 
-def rows(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the arms with both answers, as rows of `launched.toml`."""
-    return [
-        {
-            "program": net,
-            "arm": words,
-            "within": round(arm["within"]["speedup"], 4),
-            "within_se": round(arm["within"]["sd"] / math.sqrt(arm["within"]["num"]), 4),
-            "fresh": round(arm["fresh"]["speedup"], 4),
-            "pairs_sd": round(arm["fresh"]["sd"], 4),
-            "num_pairs": arm["fresh"]["num"],
-        }
-        for net, row in result.get("programs", {}).items()
-        for words, arm in row["arms"].items()
-        if arm["within"]["sd"] is not None and arm.get("fresh", {}).get("sd") is not None
-    ]
-
-
-def table(result: dict[str, Any]) -> str:
-    lines = [f"source = {json.dumps('benchmarks/results/' + RESULTS.name)}"]
-    for row in rows(result):
-        lines += ["", "[[rows]]", *(f"{name} = {json.dumps(value)}" for name, value in row.items())]
+def table() -> str:
+    """Return `launched.toml`: the arms of all result files that have both answers."""
+    files = sorted(RESULTS.glob("launched_*.json"))
+    lines = [f"source = {json.dumps([f'benchmarks/results/{file.name}' for file in files])}"]
+    for file in files:
+        for net, row in kept.read(file)["programs"].items():
+            for words, arm in row["arms"].items():
+                if arm["within"]["sd"] is not None and arm.get("fresh", {}).get("sd") is not None:
+                    fields = launched_row(net, words, arm)
+                    lines += ["", "[[rows]]", *(f"{name} = {json.dumps(value)}" for name, value in fields.items())]
     return "\n".join(lines) + "\n"
+
+
+def launched_row(net: str, words: str, arm: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "program": net,
+        "arm": words,
+        "within": round(arm["within"]["speedup"], 4),
+        "within_se": round(arm["within"]["sd"] / math.sqrt(arm["within"]["num"]), 4),
+        "fresh": round(arm["fresh"]["speedup"], 4),
+        "pairs_sd": round(arm["fresh"]["sd"], 4),
+        "num_pairs": arm["fresh"]["num"],
+    }
 
 
 def show(net: str, row: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 
 from dynotune.measure.comparison import judge, orders
 from dynotune.measure.live import lanes
-from dynotune.schema.comparison import MIN_PAIRS, Comparison, Pair
+from dynotune.schema.comparison import MIN_PAIRS, BaselineShift, Comparison, Pair
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended, Estimate, Guarded, Phase, Study, Trial
 from dynotune.search.bench import BASELINE, Arm, Tested
@@ -261,7 +261,8 @@ class SimulatedBench:
         judged = judge(pairs, margin=plan.margin, max_pairs=plan.max_pairs, error=error, ended=True)
         if len(pairs) < MIN_PAIRS:
             return Tested(reason="the time was too short")
-        return Tested(comparison=judged.conclude(plan, pairs=pairs))
+        steady = BaselineShift(ratio=1.0, ci=(0.99, 1.01), num_blocks=len(pairs))
+        return Tested(comparison=judged.conclude(plan, pairs=pairs, baseline_shift=steady))
 
     def _switched(self, one: Arm, num: int) -> Estimate:
         logs = self.table.gain(one) + float(self._switch_sd or 0.0) * self._rng.standard_normal(num)

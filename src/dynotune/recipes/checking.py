@@ -14,7 +14,7 @@ from dynotune.schema import redaction
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.knob import EXACT, Effect, Scalar
+from dynotune.schema.knob import WITHOUT_ROUNDING, Effect, Scalar
 from dynotune.schema.recipe import EFFECTS, LABELS, Outcome, Recipe, proof_of
 from dynotune.schema.setting import Setting
 from dynotune.text import words
@@ -108,7 +108,7 @@ def exact(chosen: Sequence[Setting], typed: Sequence[Setting] = ()) -> tuple[lis
     Raises:
         UsageError: the user typed one of the others.
     """
-    inexact = [setting for setting in chosen if knobs.get(setting.knob).effect not in EXACT]
+    inexact = [setting for setting in chosen if knobs.get(setting.knob).effect not in WITHOUT_ROUNDING]
     for setting in inexact:
         if setting in typed:
             raise UsageError(

@@ -43,6 +43,7 @@ def recipe_of(study: Study) -> Recipe:
         ci=confirmed.ci,
         num_pairs=confirmed.num_pairs,
         within=confirmed.within,
+        num_blocks=len(confirmed.blocks.pairs) if confirmed.pooled and confirmed.blocks is not None else 0,
         step_function=study.run.step_function,
         phase=study.run.phase,
         caches=study.run.caches,

@@ -48,7 +48,8 @@ def _header(head: Header) -> RenderableType:
         stated = Text("no speed-up is stated", style="yellow")
     else:
         of_what = "blocks within one process" if head.within else "pairs"
-        pairs = "" if head.num_pairs is None else f", {head.num_pairs} {of_what}"
+        blocks = f" and {head.num_blocks} blocks within one process" if head.num_blocks else ""
+        pairs = "" if head.num_pairs is None else f", {head.num_pairs} {of_what}{blocks}"
         stated = Text.assemble((words.times(head.speedup, digits=3), "bold"), f" ({words.interval(head.ci)}){pairs}")
     rows: list[tuple[str, str | Text]] = [
         ("command", words.plain(words.command(head.command)) if head.command else "not told"),

@@ -10,7 +10,7 @@ from dynotune.schema.facts import Facts
 When = Literal["process", "before_cuda", "construct", "any"]
 Effect = Literal["exact", "sampling", "numerics", "semantics", "system"]
 Scalar = bool | int | float | str
-EXACT: tuple[Effect, ...] = ("exact", "sampling")
+WITHOUT_ROUNDING: tuple[Effect, ...] = ("exact", "sampling")
 """Effects of settings that neither round otherwise nor change what the program computes."""
 
 

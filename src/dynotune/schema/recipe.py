@@ -53,6 +53,7 @@ class Header(msgspec.Struct, frozen=True):
         speedup, ci, num_pairs: result of the confirmation of all settings against the unchanged command. If the recipe
         extends another recipe, the product of both recipes' gains, since no pairs measured all settings together.
         within: whether the pairs are blocks within one process, because time was too short for fresh processes.
+        num_blocks: number of blocks within one process that state the gain together with the pairs; 0 for pairs alone.
         baseline: launch settings of the baseline, as text: a placeholder needs a value in the baseline, too.
     """
 
@@ -69,6 +70,7 @@ class Header(msgspec.Struct, frozen=True):
     study: str = ""
     baseline: list[str] = []
     within: bool = False
+    num_blocks: int = 0
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -242,7 +244,8 @@ def _introduction(recipe: Recipe) -> list[str]:
     lines += ["Prove it again:    dynotune recipe verify THIS_FILE -- COMMAND", ""]
     if head.speedup is not None:
         of_what = "blocks within one process" if head.within else "pairs of runs"
-        pairs = "" if head.num_pairs is None else f", {head.num_pairs} {of_what}"
+        blocks = f" and {head.num_blocks} blocks within one process" if head.num_blocks else ""
+        pairs = "" if head.num_pairs is None else f", {head.num_pairs} {of_what}{blocks}"
         lines += [f"All of it together: {_gain(head.objective, head.speedup, head.ci)}{pairs}."]
     lines += ["Intervals hold with a confidence of 95%, on the command and the machine named below.", ""]
     lines += ["You may edit this file. A changed or added setting is applied, and reported as unproved."]

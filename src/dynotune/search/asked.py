@@ -7,10 +7,10 @@ import msgspec
 
 from dynotune import knobs
 from dynotune.schema.errors import UsageError
-from dynotune.schema.knob import EXACT, Effect, Env
+from dynotune.schema.knob import WITHOUT_ROUNDING, Effect, Env
 from dynotune.schema.setting import Setting
 
-UNASKED: tuple[Effect, ...] = (*EXACT, "numerics")
+UNASKED: tuple[Effect, ...] = (*WITHOUT_ROUNDING, "numerics")
 """Effects that are tried without the user's permission. Results of settings that round are checked."""
 
 _ONE_OF_TWO = "Remove one of the two options."
@@ -51,7 +51,7 @@ def parse(
         UsageError: an option names an effect, knob or value that does not exist, or a knob that dynotune never sets; or
             options contradict each other.
     """
-    allowed = frozenset([*(EXACT if exact else UNASKED), *map(_effect, allow)])
+    allowed = frozenset([*(WITHOUT_ROUNDING if exact else UNASKED), *map(_effect, allow)])
     settings = [_settable(knobs.parse(text)) for text in extra if "=" in text]
     found = Asked(
         allowed=allowed,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from dynotune.measure.comparison import launched
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Estimate, Parts, Study
@@ -73,14 +74,15 @@ def _within(study: Study, whole: Arm, exact: Arm) -> Parts | None:
 def _in_process(study: Study, one: Arm) -> Estimate | None:
     """Return what blocks within one process say of an arm against the baseline: of its own test, else in turns."""
     for tested in reversed(study.within):
-        if arm(tested.candidate_settings) == one and tested.speedup is not None:
+        answer = launched.proved(tested)
+        if arm(tested.candidate_settings) == one and answer.speedup is not None and not tested.only_chooses:
             return Estimate(
                 arm=one.key,
                 against="",
                 phase="switch",
-                speedup=tested.speedup,
-                ci=tested.ci,
-                num_blocks=tested.num_pairs,
-                confidence=tested.confidence,
+                speedup=answer.speedup,
+                ci=answer.ci,
+                num_blocks=answer.num_pairs,
+                confidence=answer.confidence,
             )
     return switched(study).get(one.key)

@@ -91,7 +91,7 @@ def _as_launched(work: Search) -> list[Setting]:
     first = proof = fastest(work.study, proofs)
     while proof is not None:
         settings = proof.candidate_settings
-        failed = work.check(arm(settings)) or _not_started(work, arm(settings))
+        failed = work.check(arm(settings)) or started(work, arm(settings))
         if failed is None:
             break
         if failed.ended in KEEPS_OUT:
@@ -104,12 +104,9 @@ def _as_launched(work: Search) -> list[Setting]:
     return chosen or ([] if first is None else first.candidate_settings)
 
 
-def _not_started(work: Search, one: Arm) -> Trial | None:
-    """Start the command with the settings once, if there is time; return the run if it failed.
-
-    Fresh pairs start it anyway, with the caches that the live run has filled.
-    """
-    if stating_fits(work):
+def started(work: Search, one: Arm) -> Trial | None:
+    """Start the command with the settings once, unless fresh pairs will or there is no time; return a failed run."""
+    if stating_fits(work) and work.study.confirmed is None and work.study.stage != "confirm":
         return None
     try:
         return work.pilot(one)

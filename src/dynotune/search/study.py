@@ -18,7 +18,6 @@ from dynotune.measure.comparison import judge_comparison, launched, orders
 from dynotune.measure.live import Watcher, lanes, pilot
 from dynotune.schema.comparison import (
     MAX_PAIRS,
-    MIN_PAIRS,
     PRECISION,
     TELLING_PAIRS,
     ArmName,
@@ -35,7 +34,7 @@ from dynotune.search.bench import BASELINE, Arm, Bench, arm
 from dynotune.search.bounds import bound_log, worth_trying
 from dynotune.search.fit import Fit, value_of
 from dynotune.search.outcomes import conclude
-from dynotune.search.prune import prune
+from dynotune.search.prune import prune, started
 from dynotune.search.running import OutOfTime, Search, gave_nothing
 from dynotune.search.switch import faster_within, switch
 
@@ -43,8 +42,6 @@ MOST_SEEN_DF = 4
 """Most degrees of freedom taken from earlier runs: with more, a different spread of later runs would hardly count."""
 NOISIER = 1.6
 """Factor on the variance of earlier runs: even if earlier runs were half as noisy as the pairs, errors stay < 5%."""
-ENOUGH_SEEN_DF = 4
-"""From this many degrees of freedom on, pairs need not show their own spread, and fewer are enough."""
 
 
 def search(study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> Study:
@@ -77,8 +74,8 @@ def _go(work: Search) -> None:
         work.update(stage="prune")
     if work.study.stage == "prune":
         work.update(selected=prune(work), stage="confirm")
-    if work.study.selected:
-        confirm(work, work.study.selected)
+    if work.study.selected and confirm(work, work.study.selected) is None:
+        started(work, arm(work.study.selected))
 
 
 def _bounded(work: Search, one: Candidate) -> CandidateOutcome:
@@ -136,9 +133,9 @@ def _begun(work: Search, candidate: Arm) -> Comparison | None:
     spread = fit.of_a_pair(*(key for key in (BASELINE.key, candidate.key) if fit.num_blocks(key)))
     seen = spread and Spread(NOISIER * spread.variance, min(spread.df, MOST_SEEN_DF))
     blocks = next((one for one in faster_within(work.study) if arm(one.candidate_settings) == candidate), None)
-    if blocks is not None and (seen is None or seen.df < ENOUGH_SEEN_DF):
-        seen = launched.spread()
-    fewest = MIN_PAIRS if seen is not None and seen.df >= ENOUGH_SEEN_DF else TELLING_PAIRS
+    if blocks is not None:
+        seen = launched.spread(seen)
+    fewest = launched.fewest_pairs(seen)
     num, in_turn = len(work.bench.all_lanes()), int(work.bench.left_s() / (work.bench.run_s(BASELINE) + run_s))
     max_pairs = max(n for n in range(MAX_PAIRS + 1) if pilot.most_in_a_lane(n, num) <= max(0, in_turn))
     if max_pairs < fewest:

@@ -12,7 +12,8 @@ to start has no time for these either: then the blocks state it, with the interv
 import math
 from collections.abc import Sequence
 
-from dynotune.schema.comparison import MAX_PAIRS, MIN_PAIRS, TELLING_PAIRS, Comparison
+from dynotune.measure.comparison import launched
+from dynotune.schema.comparison import MAX_PAIRS, TELLING_PAIRS, Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
 from dynotune.search import words
@@ -30,8 +31,6 @@ FEWEST_BLOCKS = 3
 """Fewest blocks of an arm in turns: with fewer there is no estimate."""
 FRESH_RUNS = 1 + 2 * TELLING_PAIRS
 """Runs of the command for fresh pairs that prove a recipe, without the check of results."""
-STATING_RUNS = 2 * MIN_PAIRS
-"""Runs of the command for fresh pairs that state the speed-up of settings proved within one process."""
 STATING_SHARE = 0.6
 """Most of the time left that is reserved for these pairs, so that the proof comes first."""
 FOR_THE_NEXT = 0.4
@@ -79,15 +78,20 @@ def _reserved_s(work: Search, quick: Sequence[Candidate]) -> float:
     """
     run_s, left_s = work.bench.run_s(BASELINE), work.bench.left_s()
     check_s = work.bench.check_s(arm(_bundle(quick)))
-    for needed_s in (check_s + STATING_RUNS * run_s, check_s + run_s):
+    for needed_s in (check_s + stating_runs() * run_s, check_s + run_s):
         if needed_s <= STATING_SHARE * left_s:
             return needed_s
     return min(check_s + run_s, LAUNCH_SHARE * left_s)
 
 
+def stating_runs() -> int:
+    """Return the runs of the command in fresh pairs that state the speed-up of settings proved within one process."""
+    return 2 * launched.fewest_pairs(launched.spread())
+
+
 def stating_fits(work: Search) -> bool:
     """Return whether fresh pairs fit that state the speed-up of settings proved within one process."""
-    return work.bench.left_s() >= STATING_RUNS * work.bench.run_s(BASELINE)
+    return work.bench.left_s() >= stating_runs() * work.bench.run_s(BASELINE)
 
 
 def fresh_fits(work: Search) -> bool:

@@ -37,7 +37,7 @@ from dynotune.schema.comparison import MARGIN
 from dynotune.schema.diagnosis import Diagnosis, UpperBound
 from dynotune.schema.errors import CannotRunHere, DynotuneError, RecordError, StatisticsError, UsageError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.knob import EXACT
+from dynotune.schema.knob import WITHOUT_ROUNDING
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Attempt, BaseRecipe, BreakEven, Study
@@ -138,7 +138,7 @@ def tune(
         name=name,
         run=run.recorded,
         budget_s=budget_s,
-        allow=sorted(words.allowed - set(EXACT)),
+        allow=sorted(words.allowed - set(WITHOUT_ROUNDING)),
         extra=request.extra,
         exclude=request.exclude,
         values=request.values,

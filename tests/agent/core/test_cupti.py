@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from dynotune.agent.core import cupti
-from dynotune.agent.core.cupti import NO_LAZY_START, TEARDOWN, Teardown, other_profiler
+from dynotune.agent.core.cupti import NO_LAZY_START, TEARDOWN, Teardown, other_profiler, variables_kept
 
 
 def getenv(name):
@@ -48,7 +48,7 @@ def before(request, monkeypatch):
 
 def test_teardown_asks_kineto_alone_and_restores_the_variables_when_the_session_has_ended(before):
     torch = FakeTorch()
-    with Teardown(torch, has_graphs=False) as teardown:
+    with Teardown(torch) as teardown:
         assert (getenv(TEARDOWN), getenv(NO_LAZY_START)) == ("1", None)
         assert (os.environ.get(TEARDOWN), os.environ[NO_LAZY_START]) == (before, "1")
         kinetos = threading.Thread(target=torch.called.wait)
@@ -61,7 +61,7 @@ def test_teardown_asks_kineto_alone_and_restores_the_variables_when_the_session_
 def test_teardown_says_that_cupti_stays_when_kinetos_thread_does_not_end(before, monkeypatch):
     monkeypatch.setattr(cupti, "MOST_S", 0.0)
     torch, end = FakeTorch(), threading.Event()
-    with Teardown(torch, has_graphs=False) as teardown:
+    with Teardown(torch) as teardown:
         kinetos = threading.Thread(target=end.wait)
         kinetos.start()
     assert "did not detach" in teardown.stays
@@ -70,26 +70,41 @@ def test_teardown_says_that_cupti_stays_when_kinetos_thread_does_not_end(before,
     kinetos.join()
 
 
-@pytest.mark.parametrize(
-    ("cuda", "has_graphs", "stays"), [("12.4", True, True), ("12.4", False, False), ("12.6", True, False)]
-)
-def test_teardown_leaves_cupti_when_an_older_cuda_has_graphs(cuda, has_graphs, stays, monkeypatch):
+@pytest.mark.parametrize(("cuda", "stays"), [("12.4", True), ("11.8", True), (None, True), ("12.6", False)])
+def test_teardown_leaves_cupti_when_this_cuda_cannot_detach_it_safely(cuda, stays, monkeypatch):
     monkeypatch.delenv(TEARDOWN, raising=False)
-    with Teardown(FakeTorch(cuda), has_graphs=has_graphs) as teardown:
+    with Teardown(FakeTorch(cuda)) as teardown:
         assert getenv(TEARDOWN) == (None if stays else "1")
     assert bool(teardown.stays) is stays
+
+
+def test_teardown_is_seen_by_c_code_alone_when_a_setting_keeps_the_variable(monkeypatch):
+    monkeypatch.setenv(TEARDOWN, "0")
+    written = []
+    monkeypatch.setattr(os, "putenv", lambda *change: written.append(change))
+    monkeypatch.setattr(os, "unsetenv", lambda *change: written.append(change))
+    with Teardown(FakeTorch()):
+        assert getenv(TEARDOWN) == "1"
+    assert getenv(TEARDOWN) == "0"
+    assert written == []
+
+
+def test_variables_are_kept_when_torch_writes_them_at_a_sessions_begin(before):
+    with variables_kept():
+        os.environ[TEARDOWN], os.environ[NO_LAZY_START] = "0", "0"
+    assert (os.environ.get(TEARDOWN), os.environ[NO_LAZY_START]) == (before, "1")
 
 
 @pytest.mark.parametrize("torch", [None, FakeTorch(initialised=False)])
 def test_teardown_changes_nothing_when_the_program_has_not_started_cuda(torch, monkeypatch):
     monkeypatch.delenv(TEARDOWN, raising=False)
-    with Teardown(torch, has_graphs=True) as teardown:
+    with Teardown(torch) as teardown:
         assert getenv(TEARDOWN) is None
     assert teardown.stays == ""
 
 
 def test_teardown_restores_the_variables_when_the_session_fails(before):
-    with pytest.raises(RuntimeError), Teardown(FakeTorch(), has_graphs=False):
+    with pytest.raises(RuntimeError), Teardown(FakeTorch()):
         raise RuntimeError
     assert getenv(TEARDOWN) == before
 

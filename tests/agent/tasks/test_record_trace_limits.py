@@ -14,6 +14,7 @@ from .fake_program import fake_program
 class Session:
     is_recording = False
     is_here = True
+    cupti_stays = ""
 
     def __init__(self, torch, program, **options):
         self.log = torch.log
@@ -32,7 +33,7 @@ class Session:
     def end(self):
         self.log.append("end")
 
-    def abandon(self):
+    def abandon(self, *, detach):
         self.log.append("abandon")
 
 
@@ -53,6 +54,9 @@ class Torch:
 
     def current_device(self):
         return 0
+
+    def memory_stats(self, index):
+        return {}
 
     def synchronize(self, index):
         assert not self.capturing, "it would end the program's capture"

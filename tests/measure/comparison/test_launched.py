@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.measure.comparison import launched
-from dynotune.schema.comparison import BlocksAnswer, Comparison, Pair
+from dynotune.schema.comparison import BaselineShift, BlocksAnswer, Comparison, Pair
 from dynotune.schema.run import RunSpec
 
 RUN = RunSpec(command=["true"], cwd=Path("/"), env={}, base=Path("/"))
@@ -18,6 +18,7 @@ PAIRS = [Pair("baseline", 1.2, 1.0), Pair("candidate", 1.2, 1.0)]
 
 def by_blocks(speedup=1.5, half=0.02, verdict="faster", **more):
     ci = (speedup * math.exp(-half), speedup * math.exp(half))
+    more.setdefault("baseline_shift", BaselineShift(ratio=1.0, ci=(0.99, 1.01), num_blocks=4))
     return Comparison(
         id="x", run=RUN, candidate_settings=[], within=True, verdict=verdict, speedup=speedup, ci=ci, num_pairs=2,
         pairs=PAIRS, **more,
@@ -79,14 +80,24 @@ def test_stated_lies_between_pairs_and_blocks_when_the_pairs_alone_do_not_decide
 def test_stated_is_undecided_when_the_pairs_contradict_the_blocks(monkeypatch):
     offset(monkeypatch, 0.03)
     fresh = by_pairs(1.0, (0.95, 1.05), "undecided", by_blocks(1.5))
-    assert launched.stated(fresh) == fresh
+    answer = launched.stated(fresh)
+    assert (answer.verdict, answer.speedup) == ("undecided", 1.0)
+    assert "contradict" in answer.reason
+
+
+def test_stated_agrees_when_a_lone_pair_differs_as_pairs_do(monkeypatch):
+    offset(monkeypatch, 0.03)
+    noisy = launched.Launched("a", "b", within=1.0, within_se=0.0, fresh=1.03, pairs_sd=0.05, num_pairs=3)
+    monkeypatch.setattr(launched, "rows", lambda: (noisy,) * 12)
+    assert launched.stated(by_pairs(1.4, None, "undecided", by_blocks(1.5))).verdict == "faster"
+    assert launched.stated(by_pairs(1.0, None, "undecided", by_blocks(1.5))).verdict == "undecided"
 
 
 def test_stated_is_undecided_when_the_blocks_only_choose(monkeypatch):
     offset(monkeypatch, 0.0)
     only = "Within the process, a step took 30% longer."
     fresh = by_pairs(1.2, (0.95, 1.52), "undecided", by_blocks(1.3, only_chooses=only))
-    assert launched.stated(fresh) == fresh
+    assert (launched.stated(fresh).verdict, launched.stated(fresh).speedup) == ("undecided", 1.2)
     answer = launched.proved(by_blocks(1.3, only_chooses=only))
     assert (answer.verdict, answer.reason) == ("undecided", only)
 
@@ -98,10 +109,12 @@ def test_stated_is_what_the_blocks_say_when_the_pairs_have_no_interval(monkeypat
     assert (answer.verdict, answer.within, answer.speedup) == ("faster", True, 1.3)
 
 
-def test_offset_is_free_of_the_noise_of_the_measurements(monkeypatch):
-    noisy = launched.Launched("a", "b", within=1.2, within_se=0.2, fresh=1.3, pairs_sd=0.3, num_pairs=3)
-    monkeypatch.setattr(launched, "rows", lambda: (noisy,))
-    assert launched.offset_sd() == 0
+def test_proved_is_undecided_when_the_baseline_was_never_compared_with_a_plain_window():
+    for verdict in ("faster", "slower", "same"):
+        assert launched.proved(by_blocks(1.3, verdict=verdict, baseline_shift=None)).verdict == "undecided"
+
+
+def test_offset_is_the_root_mean_square_of_the_kept_rows(monkeypatch):
     exact = launched.Launched("a", "b", within=1.2, within_se=0.0, fresh=1.3, pairs_sd=0.0, num_pairs=3)
     monkeypatch.setattr(launched, "rows", lambda: (exact, exact))
     assert launched.offset_sd() == pytest.approx(math.log(1.3 / 1.2))
@@ -127,5 +140,10 @@ def test_kept_rows_are_those_of_the_recorded_results():
 def test_blocks_answer_keeps_what_the_blocks_said():
     blocks = by_blocks(1.3, only_chooses="why")
     assert launched.blocks_answer(blocks) == BlocksAnswer(
-        verdict="faster", speedup=1.3, ci=blocks.ci, pairs=PAIRS, only_chooses="why"
+        verdict="faster",
+        speedup=1.3,
+        ci=blocks.ci,
+        pairs=PAIRS,
+        baseline_shift=blocks.baseline_shift,
+        only_chooses="why",
     )

@@ -22,15 +22,8 @@ from dynotune.agent.tasks.arm import _SWITCHES
 from dynotune.launch.records.record import Record, Step
 from dynotune.measure.checks import guard
 from dynotune.measure.live import switching
-from dynotune.measure.live.switching import (
-    HAS_ALREADY,
-    Block,
-    Stretch,
-    SwitchedArms,
-    estimate,
-    switch_arms,
-    why_left_behind,
-)
+from dynotune.measure.live.blocks import Block, Stretch, why_left_behind
+from dynotune.measure.live.switching import HAS_ALREADY, SwitchedArms, estimate, switch_arms
 from dynotune.schema.arm import ids_of
 from dynotune.search.bench import arm
 

@@ -5,22 +5,24 @@ Kineto, the library below torch's profiler, detaches CUPTI if the variable `TEAR
 thread of its own waits for the next CUDA runtime call and detaches CUPTI as that call returns, which is the moment that
 NVIDIA names as safe. The variable is set for this moment only, so the program's own sessions are as without dynotune.
 
-Two variables matter: `TEARDOWN_CUPTI`, and `DISABLE_CUPTI_LAZY_REINIT`, with which Kineto attaches CUPTI again at once.
-torch sets both against a teardown where CUDA graphs are compiled, since before CUDA 12.6 a session after a teardown
-crashes a program that has graphs (pytorch#112507). Up to torch 2.7, torch does so with any CUDA.
+With the variable `DISABLE_CUPTI_LAZY_REINIT`, Kineto attaches CUPTI again at once. torch sets both variables against a
+teardown where CUDA graphs are compiled, since before CUDA 12.6 a session after a teardown crashes a program that has
+graphs (pytorch#112507). Any program may capture graphs later, so CUPTI is left attached with an older CUDA.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import re
 from time import perf_counter, sleep
 
-from .annotations import Any
+from .annotations import Any, Iterator
 from .device import has_cuda, synchronise
 
 TEARDOWN, NO_LAZY_START = "TEARDOWN_CUPTI", "DISABLE_CUPTI_LAZY_REINIT"
-SAFE_WITH_GRAPHS = (12, 6)  # the CUDA version from which a teardown is safe in a program with CUDA graphs
+SAFE_FROM = (12, 6)  # the CUDA version from which a teardown is safe in a program with CUDA graphs
 # Detaching takes 4 ms. If Kineto's thread has not ended after this time, CUPTI counts as attached.
 MOST_S, LOOK_S = 2.0, 0.001
 # Profilers that start a program load one of these libraries into the program: Nsight Systems, Nsight Compute, the
@@ -32,29 +34,26 @@ INJECTION_VARIABLE = "CUDA_INJECTION64_PATH"
 class Teardown:
     """Context in which a session of torch's profiler ends; afterwards CUPTI is detached from the process.
 
-    Args:
-        has_graphs: whether the program has captured CUDA graphs.
-
     Attributes:
         stays: why CUPTI is still attached after the context; "" if CUPTI is detached.
     """
 
-    def __init__(self, torch: Any, *, has_graphs: bool) -> None:
+    def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._has_cuda = has_cuda(torch)
-        self._variables: dict[str, str | None] = {}
+        self._variables: dict[str, bytes | None] = {}
         self._threads: set[str] = set()
         self.stays = ""
-        if self._has_cuda and has_graphs and _cuda_version(torch) < SAFE_WITH_GRAPHS:
-            self.stays = "the program has CUDA graphs, and its CUDA %s is older than 12.6" % torch.version.cuda
 
     def __enter__(self) -> Teardown:
-        if self._has_cuda and not self.stays:
-            self._variables = {name: os.environ.get(name) for name in (TEARDOWN, NO_LAZY_START)}
-            # Not through os.environ, where the program would see the change.
-            os.putenv(TEARDOWN, "1")
-            os.unsetenv(NO_LAZY_START)
-            self._threads = _threads()
+        if not has_cuda(self._torch):
+            return self
+        if _cuda_version(self._torch) < SAFE_FROM:
+            self.stays = "CUDA %s cannot detach it safely, unlike CUDA 12.6" % self._torch.version.cuda
+            return self
+        self._variables = {name: _getenv(name) for name in (TEARDOWN, NO_LAZY_START)}
+        _setenv(TEARDOWN, b"1")
+        _setenv(NO_LAZY_START, None)
+        self._threads = _threads()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -64,13 +63,13 @@ class Teardown:
             self._wait()
         finally:
             for name, value in self._variables.items():
-                if value is None:
-                    os.unsetenv(name)
-                else:
-                    os.putenv(name, value)
+                _setenv(name, value)
 
     def _wait(self) -> None:
-        """Wait for the threads that began in the context, one of which detaches CUPTI after a CUDA call."""
+        """Wait for the threads that began in the context, one of which detaches CUPTI after a CUDA call.
+
+        Without such a thread, another thread's CUDA call has let Kineto's thread end already.
+        """
         begun, until_s = _threads() - self._threads, perf_counter() + MOST_S
         while begun & _threads():
             if perf_counter() > until_s:
@@ -78,6 +77,20 @@ class Teardown:
                 return
             synchronise(self._torch)
             sleep(LOOK_S)
+
+
+@contextlib.contextmanager
+def variables_kept() -> Iterator[None]:
+    """Undo what torch itself writes to the two variables in this block, as a session's begin may do."""
+    before = {name: os.environ.get(name) for name in (TEARDOWN, NO_LAZY_START)}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            elif os.environ.get(name) != value:
+                os.environ[name] = value
 
 
 def other_profiler() -> str:
@@ -98,3 +111,18 @@ def _cuda_version(torch: Any) -> tuple[int, ...]:
     """Return the CUDA version that torch was built with, as numbers; (0,) if torch does not name one."""
     numbers = re.findall(r"\d+", str(torch.version.cuda or ""))[:2]
     return tuple(map(int, numbers)) or (0,)
+
+
+def _getenv(name: str) -> bytes | None:
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_char_p
+    value: bytes | None = getenv(os.fsencode(name))
+    return value
+
+
+def _setenv(name: str, value: bytes | None) -> None:
+    """Set or unset a variable for C code alone: Python code that watches or keeps variables does not see it."""
+    if value is None:
+        ctypes.CDLL(None).unsetenv(os.fsencode(name))
+    else:
+        ctypes.CDLL(None).setenv(os.fsencode(name), value, 1)

@@ -10,7 +10,7 @@ from threading import get_ident
 from . import source_location
 from .annotations import Any, Callable, FrameType, Iterable, Iterator, Log
 from .covers import covers
-from .cupti import Teardown
+from .cupti import Teardown, variables_kept
 from .errors import guarded
 
 
@@ -98,8 +98,7 @@ class Session:
     """Profiler session that prepares in one step and records the following steps, all in one thread.
 
     `stacks`, `shapes`, `memory`: whether to record these as well. `program`: the watch of the program's sessions.
-    `has_graphs`: whether the program has captured CUDA graphs. `cupti_stays`: after the end, why CUPTI is still
-    attached; "" if it is not.
+    `cupti_stays`: after the end, why CUPTI is still attached; "" if it is not.
     """
 
     def __init__(
@@ -107,7 +106,6 @@ class Session:
         torch: Any,
         program: ProgramsProfiler,
         *,
-        has_graphs: bool,
         stacks: bool,
         shapes: bool,
         memory: bool,
@@ -120,7 +118,7 @@ class Session:
         self._annotation = torch.autograd.profiler.record_function
         self._open: Any = None
         self._program = program
-        self._teardown = Teardown(torch, has_graphs=has_graphs)
+        self._teardown = Teardown(torch)
         self._thread = get_ident()
         self.is_recording = False
         self._is_over = False
@@ -141,7 +139,7 @@ class Session:
         return get_ident() == self._thread
 
     def begin(self) -> None:
-        with self._program.ours():
+        with self._program.ours(), variables_kept():
             self._profile.start_trace()
         self.is_recording = True
 
@@ -155,24 +153,24 @@ class Session:
         if opened is not None:
             opened.__exit__(None, None, None)
 
-    def end(self) -> None:
-        """Stop recording, and detach CUPTI; the profiler first waits for the device."""
+    def end(self, *, detach: bool = True) -> None:
+        """Stop recording; the profiler first waits for the device. `detach`: whether to detach CUPTI as well."""
         self.is_recording, self._is_over = False, True
-        with self._program.ours(), self._teardown:
+        with self._program.ours(), self._teardown if detach else contextlib.nullcontext():
             self._profile.stop_trace()
 
     @property
     def cupti_stays(self) -> str:
         return self._teardown.stays
 
-    def abandon(self) -> None:
-        """Release torch's profiler, for the program's own session or permanently."""
+    def abandon(self, *, detach: bool) -> None:
+        """Release torch's profiler, for the program's own session (which needs CUPTI at once) or permanently."""
         if self._is_over:
             return
         self.close()
         if not self.is_recording:
             self.begin()  # a session that is only prepared cannot be ended
-        self.end()
+        self.end(detach=detach)
 
     def save(self, path: str) -> None:
         self._profile.export_chrome_trace(path)

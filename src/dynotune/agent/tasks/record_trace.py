@@ -47,6 +47,7 @@ class RecordTrace(Task):
         self._first_step = self._num_device_tensors = 0
         self._begin_s = self._last_s = self._asked_s = 0.0
         self._resident_bytes = 0
+        self._makes_way = False  # for a session that the program begins
         self._step_s: list[float] = []
         self._notes: list[str] = []
 
@@ -62,8 +63,7 @@ class RecordTrace(Task):
         if self._options["stacks"] and sys.getprofile() is not None:
             self._options["stacks"] = False
             self._notes.append("stacks were left out: the program has a profile function of its own")
-        has_graphs = self.program.replays_graphs
-        self._session = Session(self.program.torch, profiler, has_graphs=has_graphs, **self._options)
+        self._session = Session(self.program.torch, profiler, **self._options)
         self._cover_annotations()
         return num_steps + 1
 
@@ -89,7 +89,7 @@ class RecordTrace(Task):
             self.program.profiler.begins = None
         session, self._session = self._session, None
         if session is not None and session.is_here:
-            session.abandon()
+            session.abandon(detach=not self._makes_way)
 
     # The session
 
@@ -183,6 +183,7 @@ class RecordTrace(Task):
     def _make_way(self) -> None:
         """End the recording when the program begins a profiler session, because only one session can exist."""
         if not self.done and self._session is not None:
+            self._makes_way = True
             self.give_up(_own_words(self.program.profiler.place), notes=self._notes)
 
     def failed(self, error: Exception) -> None:

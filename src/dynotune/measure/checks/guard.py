@@ -373,10 +373,10 @@ def _reason_by_reference(
 
 
 def _not_finite(what: str, first: int) -> str:
-    """Name the step at which results become NaN: a call of backward, or of the model in a program that trains none."""
+    """Name the call at which results become NaN: of backward, or of the model in a program that trains none."""
     call = "backward" if what == "losses" else "the model"
-    finite = "where the baseline's are finite"
-    return f"{what.capitalize()} become NaN or infinite at step {first} (call {first} of {call}), {finite}."
+    place = f"call {first} of {call} (step {first}, if each step makes one)"
+    return f"{what.capitalize()} become NaN or infinite at {place}, where the baseline's are finite."
 
 
 def _reason(what: str, worst: LargestDifference, tolerance: Tolerance, source: str) -> str:

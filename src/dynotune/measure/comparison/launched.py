@@ -13,11 +13,16 @@ from importlib.resources import files
 import msgspec
 
 from dynotune.measure.comparison.stats import CONFIDENCE
-from dynotune.schema.comparison import BlocksAnswer, Comparison, Spread
+from dynotune.measure.live.baseline_shift import why_not_proof
+from dynotune.schema.comparison import MIN_PAIRS, TELLING_PAIRS, BlocksAnswer, Comparison, Spread
 
 FILE = "launched.toml"
 MOST_DF = 4
 """Most degrees of freedom that pairs of other programs count for: this program's pairs may differ more."""
+MOST_SDS = 3.0
+"""A single pair agrees with the blocks if it lies within so many standard deviations of a pair."""
+ENOUGH_DF = 4
+"""From this many degrees of freedom of earlier runs on, pairs need not show their own spread, and fewer are enough."""
 NOISIER = 1.6
 """Factor on the variance of other programs' pairs, some of which differ more than all of them together."""
 
@@ -43,14 +48,9 @@ class Launched(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def offset_log(self) -> float:
         return math.log(self.fresh / self.within)
 
-    @property
-    def noise_variance(self) -> float:
-        """Return the variance that the noise of the two measurements gives `offset_log`."""
-        return self.within_se**2 + self.pairs_sd**2 / self.num_pairs
-
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    source: str
+    source: list[str]
     rows: list[Launched]
 
 
@@ -64,17 +64,25 @@ def rows() -> tuple[Launched, ...]:
 def offset_sd() -> float:
     """Return how far off an answer from blocks was when launched: the root mean square of ln(fresh / within).
 
-    The part that the noise of both measurements explains is subtracted, so that a noisy record widens nothing.
+    It includes the noise of both measurements, so a short or noisy record errs towards a wide interval.
     """
-    square = math.fsum(row.offset_log**2 - row.noise_variance for row in rows()) / len(rows())
-    return math.sqrt(max(0.0, square))
+    return math.sqrt(math.fsum(row.offset_log**2 for row in rows()) / len(rows()))
 
 
-def spread() -> Spread:
-    """Return the spread of a fresh pair's log ratio over the kept programs, as a prior for pairs of another program."""
+def spread(own: Spread | None = None) -> Spread:
+    """Return the spread of a fresh pair's log ratio: that of the kept programs, pooled with `own` of this program."""
     df = sum(row.num_pairs - 1 for row in rows())
     variance = math.fsum((row.num_pairs - 1) * row.pairs_sd**2 for row in rows()) / df
-    return Spread(NOISIER * variance, min(df, MOST_DF))
+    others = Spread(NOISIER * variance, min(df, MOST_DF))
+    if own is None or own.df == 0:
+        return others
+    both = own.df + others.df
+    return Spread((own.df * own.variance + others.df * others.variance) / both, min(both, MOST_DF))
+
+
+def fewest_pairs(seen: Spread | None) -> int:
+    """Return the fewest fresh pairs that allow an interval, with the spread `seen` of earlier runs."""
+    return MIN_PAIRS if seen is not None and seen.df >= ENOUGH_DF else TELLING_PAIRS
 
 
 def widened(comparison: Comparison) -> Comparison:
@@ -114,11 +122,14 @@ def blocks_answer(comparison: Comparison) -> BlocksAnswer:
 
 
 def proved(within: Comparison) -> Comparison:
-    """Return a comparison by blocks as an answer: with the launched interval, and undecided if blocks only choose."""
-    answer = widened(within)
-    if not within.only_chooses or within.verdict not in ("faster", "slower"):
-        return answer
-    return msgspec.structs.replace(answer, verdict="undecided", reason=within.only_chooses)
+    """Return a comparison by blocks as an answer: with the launched interval, and undecided if blocks only choose.
+
+    Blocks whose baseline was never compared with a plain window only choose, too: such are those of dynotune 0.2.
+    """
+    only_chooses = within.only_chooses or ("" if within.baseline_shift is not None else why_not_proof(None, ""))
+    if only_chooses and within.verdict is not None:
+        within = msgspec.structs.replace(within, verdict="undecided", reason=only_chooses)
+    return widened(within)
 
 
 def stated(fresh: Comparison) -> Comparison:
@@ -132,8 +143,11 @@ def stated(fresh: Comparison) -> Comparison:
     if blocks is None or fresh.verdict not in (None, "undecided"):
         return fresh
     answer = proved(_comparison_of(fresh, blocks))
-    if answer.verdict == "undecided" or not _agree(fresh, answer):
-        return fresh
+    if answer.verdict == "undecided":
+        return msgspec.structs.replace(fresh, reason=f"{fresh.reason} {answer.reason}".strip())
+    if not _agree(fresh, answer):
+        contradiction = f"Blocks within one process gave {answer.speedup:.3g} times, and fresh pairs contradict them."
+        return msgspec.structs.replace(fresh, reason=f"{fresh.reason} {contradiction}".strip())
     return answer if fresh.ci is None else _pooled(fresh, answer)
 
 
@@ -185,8 +199,9 @@ def _count(num: int, what: str) -> str:
 
 
 def _agree(fresh: Comparison, answer: Comparison) -> bool:
-    """Tell whether the interval of fresh pairs, or their ratio if they have none, meets that of the blocks."""
+    """Tell whether the interval of fresh pairs meets that of the blocks; a pair without one differs as others do."""
     if fresh.speedup is None or answer.ci is None:
         return True
-    low, high = fresh.ci or (fresh.speedup, fresh.speedup)
+    reach = math.exp(MOST_SDS * math.sqrt(spread(fresh.seen).variance))
+    low, high = fresh.ci or (fresh.speedup / reach, fresh.speedup * reach)
     return low <= answer.ci[1] and answer.ci[0] <= high

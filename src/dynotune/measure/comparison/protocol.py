@@ -205,7 +205,8 @@ class _Session:
     def _are_pairs_due(self, found: Comparison) -> bool:
         """Tell whether fresh pairs state the speed-up that the blocks found; two pairs and two pilots have to fit."""
         left_s = self._left_s()
-        if self._request.in_process == "only" or found.verdict not in ("faster", "slower"):
+        states_speedup = found.verdict in ("faster", "slower") or found.only_chooses
+        if self._request.in_process == "only" or not states_speedup:
             return False
         start_s = found.baseline.time_to_first_step_s or 0.0
         return left_s is None or left_s >= NUM_STATING_RUNS * (start_s + MIN_WINDOW_S)

@@ -36,6 +36,11 @@ def baseline_shift(record: Record, blocks: Sequence[Block]) -> BaselineShift | N
     )
 
 
+def larger_shift(first: BaselineShift, second: BaselineShift) -> BaselineShift:
+    """Return the shift of two live runs that speaks more against their blocks: one that is shown, or the larger."""
+    return max(first, second, key=lambda shift: (shift.is_shown, abs(math.log(shift.ratio))))
+
+
 def plain_window(record: Record) -> TimedWindow | None:
     """Return the first timed window of the record if nothing was recorded or switched before it ended; else None."""
     events = record.events

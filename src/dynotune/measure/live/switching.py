@@ -18,7 +18,7 @@ from dynotune.launch import error_line
 from dynotune.launch.caches import contents
 from dynotune.launch.process import environment
 from dynotune.launch.records import Record
-from dynotune.measure.live.baseline_shift import baseline_shift
+from dynotune.measure.live.baseline_shift import baseline_shift, larger_shift
 from dynotune.measure.live.blocks import CONFIDENCE, Block, block_of, counts_samples, mean_of, why_left_behind
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.pilot import epoch_steps
@@ -185,7 +185,10 @@ def switch_arms(
             after = _in_turns(used, keys, planned, rest_s, fewest_blocks - num_earlier, enough and is_enough)
             if used is not runner:
                 used.end()
-            both = {name: {**getattr(found, name), **getattr(after, name)} for name in _BY_ARM}
+            both: dict[str, Any] = {name: {**getattr(found, name), **getattr(after, name)} for name in _BY_ARM}
+            for key in found.shifts.keys() & after.shifts.keys():
+                both["shifts"][key] = larger_shift(found.shifts[key], after.shifts[key])
+            both["cupti_stays"] = found.cupti_stays or after.cupti_stays
             both["blocks"] = found.blocks | with_earlier(after.blocks)
             # A program that ends before enough blocks are complete goes through its steps again.
             made = max(map(len, after.blocks.values()), default=0)
@@ -304,7 +307,7 @@ def _in_turns(
     record = next(iter(outcome.records), Record(outcome.folder, 0, 0.0))
     found, blocks = _said(record, keys, before, since_s), {}
     switched = record.events.get("arm_switched", [])[before.get("arm_switched", 0) :] if tasks else []
-    recorded = record.events.get("trace", [])
+    recorded = [event for rank in outcome.records for event in rank.events.get("trace", [])]
     failed = outcome.run.ended_by == "command" and outcome.run.exit_code and switched
     crashed = _key(switched[-1], keys) if failed else None  # the candidate that was on at the error
     if crashed is not None:
@@ -322,7 +325,7 @@ def _in_turns(
         found,
         blocks=blocks,
         shifts={key: shift for key in blocks if (shift := baseline_shift(record, blocks[key])) is not None},
-        cupti_stays=str(next((event["cupti_stays"] for event in recorded if event.get("cupti_stays")), "")),
+        cupti_stays=str(next(filter(None, (event.get("cupti_stays") for event in recorded)), "")),
         reason=reason,
         ran_out=ran_out or not tasks or outcome.run.ended_by == "timeout",
         stretch_steps=tasks[-1].stretch_steps if tasks else 0,

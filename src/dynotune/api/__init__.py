@@ -194,6 +194,8 @@ def compare(
     Args:
         margin: ratios within this distance of 1 count as the same.
         precision: go on until the confidence interval is as narrow as this share of the measured difference.
+        in_process: "auto" compares in blocks within one run first, if the settings can be switched there, and then
+            states the speed-up by fresh pairs; "only" gives blocks alone, "never" fresh pairs alone.
     """
     from dynotune.measure.comparison import protocol
     from dynotune.measure.live import CompareRequest

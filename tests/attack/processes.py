@@ -560,8 +560,8 @@ def _check_gone(world: World, *, but: bytes) -> None:
 
 def _check_kept(before: dict[str, Any], after: dict[str, Any]) -> None:
     for kind in MEASURED:
-        known = before.get(kind, [])
-        if after.get(kind, [])[: len(known)] != known:
+        known = before.get(kind) or []
+        if (after.get(kind) or [])[: len(known)] != known:
             raise Lost(f"{kind} that were measured are lost")
 
 

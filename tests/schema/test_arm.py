@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.schema import redaction
-from dynotune.schema.arm import arm_key, ids_of
+from dynotune.schema.arm import arm_key, canonical, ids_of
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Estimate, Guarded, Trial
 
@@ -74,3 +74,9 @@ def test_arm_key_hides_a_secret_when_the_value_is_quoted(monkeypatch: pytest.Mon
     shown = redaction.redacted(document)
     assert "quiet" not in shown
     assert ids_of(msgspec.json.decode(shown)[0]) == {"a=1", "env.API_TOKEN=@redacted"}
+
+
+@given(st.text())
+def test_canonical_key_is_its_own_canonical_key_when_any_text_is_read(key: str) -> None:
+    assert canonical(canonical(key)) == canonical(key)
+    assert ids_of(canonical(key)) == ids_of(key)

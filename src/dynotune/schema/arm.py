@@ -14,7 +14,7 @@ _QUOTE_WITHIN = "'\"'\"'"
 _SPECIAL = re.compile(r"[\s'\"\\]")
 _BEGIN = r"[a-z]\w*(?:\.[^\s=]+)?="
 """The begin of a setting: the id of a knob, which begins in lower case, and an equals sign."""
-_SETTING = rf"(?:'(?:[^'=]|{_QUOTE_WITHIN})+=(?:[^']|{_QUOTE_WITHIN})*'|{_BEGIN}[^\s'\"\\]*)"
+_SETTING = rf"(?:'(?:[^']|{_QUOTE_WITHIN})*'|{_BEGIN}[^\s'\"\\]*)"
 _KEY = re.compile(rf"{_SETTING}(?: {_SETTING})*")
 
 

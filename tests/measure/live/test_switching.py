@@ -29,6 +29,9 @@ from dynotune.search.bench import arm
 
 from ...fakes import Watcher, record, spec
 
+# A live run whose plain window was timed.
+TIMED = SimpleNamespace(records=lambda: [SimpleNamespace(events={"window": [{}]})])
+
 # Without an optimizer where that is not the subject: torch imports its compiler for the first one.
 TRAIN = """
 import torch
@@ -592,7 +595,7 @@ def test_stretches_are_as_long_as_the_baselines_steps_ask_though_a_faster_candid
         return SwitchedArms(blocks={key: [block(1.0, 0.5)] for key in keys})
 
     monkeypatch.setattr(switching, "_in_turns", in_turns)
-    runner, request = SimpleNamespace(goes_on=True, step_s=0.01), spec(cwd=tmp_path, base=tmp_path)
+    runner, request = SimpleNamespace(goes_on=True, step_s=0.01, live=TIMED), spec(cwd=tmp_path, base=tmp_path)
     asked = {"folder": tmp_path, "facts": {}, "watcher": Watcher(), "stretch_s": 0.5}
     switch_arms(request, [arm_of("cudnn.deterministic=true")], 60.0, runner=runner, **asked)
     assert (planned[0].step_s, planned[0].stretch_steps) == (0.01, 50)
@@ -601,7 +604,7 @@ def test_stretches_are_as_long_as_the_baselines_steps_ask_though_a_faster_candid
 @pytest.fixture
 def in_rounds(tmp_path, monkeypatch):
     """Switches two arms with the runner that is given; `rounds` are the answers, and the runners used are returned."""
-    own, used = SimpleNamespace(goes_on=False, step_s=0.0, start=lambda: None, end=lambda: None), []
+    own, used = SimpleNamespace(goes_on=False, step_s=0.0, start=lambda: None, end=lambda: None, live=TIMED), []
 
     def run(runner, rounds, left_s=60.0):
         def in_turns(one, keys, *more):
@@ -633,7 +636,7 @@ def test_blocks_of_an_earlier_run_count_though_the_next_run_has_no_time_for_one(
         )
 
     monkeypatch.setattr(switching, "_in_turns", in_turns)
-    own = SimpleNamespace(goes_on=False, step_s=0.0, start=lambda: None, end=lambda: None)
+    own = SimpleNamespace(goes_on=False, step_s=0.0, start=lambda: None, end=lambda: None, live=TIMED)
     monkeypatch.setattr(switching, "runner_of", lambda *more: contextlib.nullcontext(own))
     asked = {"folder": tmp_path, "facts": {}, "watcher": Watcher(), "fewest_blocks": 1, "enough": lambda blocks: False}
     found = switch_arms(spec(cwd=tmp_path, base=tmp_path), [arm_of(key)], 60.0, **asked)
@@ -650,7 +653,7 @@ def test_a_command_is_not_run_again_when_the_time_is_up_and_its_blocks_count(tmp
 
     monkeypatch.setattr(switching, "_in_turns", in_turns)
     monkeypatch.setattr(switching, "time", SimpleNamespace(monotonic=lambda: now.s))
-    own = SimpleNamespace(goes_on=False, step_s=0.0, start=lambda: None, end=lambda: None)
+    own = SimpleNamespace(goes_on=False, step_s=0.0, start=lambda: None, end=lambda: None, live=TIMED)
     monkeypatch.setattr(switching, "runner_of", lambda *more: contextlib.nullcontext(own))
     watcher = Watcher()
     asked = {"folder": tmp_path, "facts": {}, "watcher": watcher, "fewest_blocks": 1, "enough": lambda blocks: False}
@@ -661,7 +664,7 @@ def test_a_command_is_not_run_again_when_the_time_is_up_and_its_blocks_count(tmp
 def test_after_an_arm_ended_the_run_the_others_get_a_run_of_their_own_and_not_the_callers_again(in_rounds):
     keys = ["cudnn.deterministic=true", "matmul.fp32_precision=high"]
     crashed, rest = SwitchedArms(given_up={keys[0]: "it ended"}), SwitchedArms(blocks={keys[1]: [block(1.0, 0.5)] * 3})
-    found, used = in_rounds(SimpleNamespace(goes_on=True, step_s=0.01), [crashed, rest])
+    found, used = in_rounds(SimpleNamespace(goes_on=True, step_s=0.01, live=TIMED), [crashed, rest])
     assert used == ["given", "own"]
     assert (list(found.blocks), list(found.given_up)) == ([keys[1]], [keys[0]])
 
@@ -671,7 +674,7 @@ def test_little_time_is_enough_for_a_run_that_goes_on_but_not_for_a_start(in_rou
     both = SwitchedArms(
         blocks={key: [block(1.0, 0.5)] for key in ("cudnn.deterministic=true", "matmul.fp32_precision=high")}
     )
-    runner = SimpleNamespace(goes_on=goes_on, step_s=0.01)
+    runner = SimpleNamespace(goes_on=goes_on, step_s=0.01, live=TIMED)
     assert in_rounds(runner, [both], left_s=switching.LEAST_S - 1)[1] == used
 
 

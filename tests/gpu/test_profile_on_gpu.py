@@ -179,3 +179,29 @@ def test_a_program_that_does_not_use_the_gpu_gets_no_context_on_it(trace):
     assert done.stdout == "CONTEXT False\n"
     assert len(steps(done)) == 3
     assert of_kind(done, "kernel") == []
+
+
+PROFILES_ITSELF = (
+    TRAINING
+    + """
+import os
+from torch.profiler import ProfilerActivity, profile
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as own:
+    net(torch.ones(2, 3, 64, 64, device="cuda"))
+    torch.cuda.synchronize()
+kernels = [e for e in own.profiler.kineto_results.events() if e.device_type() == torch.autograd.DeviceType.CUDA]
+print("OWN", bool(kernels), "TEARDOWN_CUPTI" in os.environ)
+"""
+)
+
+
+def test_recordings_are_whole_and_detach_cupti_when_several_follow_each_other(trace):
+    done = trace(TRAINING, tasks=[trace_task(5, 3), trace_task(15, 3, stacks=True), trace_task(25, 3)])
+    assert done.outcome.cupti_stays == ""
+    assert done.outcome.num_device_tensors > 0
+    kernels = launched_by_step(done, "kernel")
+    assert len(kernels) == 3 and len(set(kernels.values())) == 1
+
+
+def test_programs_own_session_is_whole_when_a_recording_came_before(trace):
+    assert "OWN True False" in trace(PROFILES_ITSELF, tasks=[trace_task(10, 3)]).stdout

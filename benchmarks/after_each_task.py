@@ -1,0 +1,131 @@
+"""How long a step takes after each thing that dynotune does to a running program: is the process still the user's?
+
+    python benchmarks/after_each_task.py [--device cuda] [--windows 4] [--window-s 1.0] [--out FILE] [-- COMMAND …]
+
+One live run of a command (by default a small GPT) is timed in windows, then carries out one task after another, with
+windows after each: a recording, a recording with stacks, a record of the allocator, and blocks of some arms. If the
+windows of a row differ from the first ones by more than these differ among themselves, the task leaves something
+behind. Two rows before any task show how much the machine itself changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import kept
+from hardware import RESULTS
+from rich.console import Console
+
+from dynotune import knobs
+from dynotune.launch.records import Record
+from dynotune.measure.comparison.in_process import Candidate
+from dynotune.measure.live import TaskRunner, checked_facts, machine_lock, placement, switching
+from dynotune.report import Progress
+from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.run import RunSpec
+from dynotune.schema.task import RecordMemory, RecordTrace, Task, TimeWindow
+
+PROGRAM = Path(__file__).absolute().parent / "programs" / "tuned" / "train.py"
+RECORDED_STEPS, NUM_BLOCKS = 5, 2
+ARMS = {
+    "cuda": ["optimizer.fused=true", "precision.autocast=bf16", "compile.mode=default", "compile.mode=reduce-overhead"],
+    "cpu": ["optimizer.fused=true", "compile.mode=default"],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--windows", type=int, default=4)
+    parser.add_argument("--window-s", type=float, default=1.0)
+    parser.add_argument("--label", default="gpt-small")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("command", nargs="*")
+    given = parser.parse_args()
+    out = given.out or RESULTS / f"after_each_task_{given.device}.json"
+    command = given.command or [sys.executable, str(PROGRAM), "gpt", "--size", "small", "--device", given.device]
+    with tempfile.TemporaryDirectory() as base, Progress(Console(stderr=True)) as progress:
+        hidden = {} if given.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
+        run = RunSpec(command=command, cwd=Path.cwd(), env=os.environ | hidden, base=Path(base))
+        rows = timed(run, given, progress)
+    with kept.opened(out) as result:
+        result.setdefault("commands", {})[given.label] = rows
+    first = statistics.median(rows[0]["step_ms"])
+    for row in rows:
+        ratio = statistics.median(row["step_ms"]) / first
+        print(f"{given.label:12} {row['after']:44} {ratio:6.3f}  {row['step_ms']}  {row.get('note', '')}", flush=True)
+
+
+def timed(run: RunSpec, given: argparse.Namespace, progress: Progress) -> list[dict[str, Any]]:
+    facts = checked_facts(run, None, progress)
+    rows: list[dict[str, Any]] = []
+    label = "the run that is timed after each task"
+    with machine_lock(run, progress), TaskRunner(run, progress, facts=facts, label=label, observe=True) as runner:
+
+        def row(after: str, note: str = "") -> None:
+            rows.append({"after": after, "step_ms": [window_ms(runner, given.window_s) for _ in range(given.windows)]})
+            if note:
+                rows[-1]["note"] = note
+
+        row("nothing")
+        row("nothing, again")
+        for after, stacks in (("a recording", False), ("a recording with stacks", True)):
+            row(after, do(runner, "recorded", lambda at_step, stacks=stacks: RecordTrace(
+                at_step=at_step, num_steps=RECORDED_STEPS, stacks=stacks, shapes=stacks
+            )))  # fmt: skip
+        row(
+            "a record of the allocator",
+            do(runner, "recorded", lambda at_step: RecordMemory(at_step=at_step, num_steps=2)),
+        )
+        for words in ARMS[given.device]:
+            arm = Candidate((knobs.parse(words),))
+            found = switching.switch_arms(
+                run, [arm], 90.0, folder=run.base, facts=facts, watcher=progress, num_blocks=NUM_BLOCKS,
+                fewest_blocks=1, stretch_s=0.3, runner=runner,
+            )  # fmt: skip
+            row(f"blocks of {words}", found.given_up.get(arm.key, ""))
+        row("a recording with stacks, again", do(runner, "recorded", lambda at_step: RecordTrace(
+            at_step=at_step, num_steps=RECORDED_STEPS, stacks=True
+        )))  # fmt: skip
+        runner.end()
+    return rows
+
+
+def do(runner: TaskRunner, what: str, task: Callable[[int], Task]) -> str:
+    """Have the run carry out a task; return what the record says about it."""
+
+    def placed(records: Sequence[Record]) -> Task:
+        return task(placement.earliest(records))
+
+    def within(record: Record) -> Task:
+        raise CannotRunHere("the program ended")
+
+    answer = runner.do(placed, within, what=what)
+    stays = [str(event["cupti_stays"]) for event in answer.events if event.get("cupti_stays")]
+    return answer.reason or "; ".join(stays)
+
+
+def window_ms(runner: TaskRunner, window_s: float) -> float:
+    """Return the milliseconds of a step, over a window that is synchronised at both ends."""
+    step_s = runner.step_s or 0.01
+    num_steps = max(4, round(window_s / step_s))
+
+    def placed(records: Sequence[Record]) -> TimeWindow:
+        return TimeWindow(at_step=placement.earliest(records), num_steps=num_steps)
+
+    def within(record: Record) -> TimeWindow:
+        raise CannotRunHere("the program ended")
+
+    (event,) = runner.do(placed, within, what="timed").events
+    return round(1e3 * (event["end_s"] - event["begin_s"]) / event["num_steps"], 3)
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,8 @@
 One live run of a command (by default a small GPT) is timed in windows, then carries out one task after another, with
 windows after each: a recording, a recording with stacks, a record of the allocator, and blocks of some arms. If the
 windows of a row differ from the first ones by more than these differ among themselves, the task leaves something
-behind. Two rows before any task show how much the machine itself changes.
+behind. Two rows before any task show how much the machine itself changes. The second figure of each row is the time
+that the main thread had a core, which other programs hardly change.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PROGRAM = Path(__file__).absolute().parent / "programs" / "tuned" / "train.py"
 RECORDED_STEPS, NUM_BLOCKS = 5, 2
 ARMS = {
     "cuda": ["optimizer.fused=true", "precision.autocast=bf16", "compile.mode=default", "compile.mode=reduce-overhead"],
-    "cpu": ["optimizer.fused=true", "compile.mode=default"],
+    "cpu": ["compile.mode=default", "optimizer.fused=true"],
 }
 
 
@@ -59,8 +60,9 @@ def main() -> None:
         result.setdefault("commands", {})[given.label] = rows
     first = statistics.median(rows[0]["step_ms"])
     for row in rows:
-        ratio = statistics.median(row["step_ms"]) / first
-        print(f"{given.label:12} {row['after']:44} {ratio:6.3f}  {row['step_ms']}  {row.get('note', '')}", flush=True)
+        ratio, host = statistics.median(row["step_ms"]) / first, row["host_ms"] / rows[0]["host_ms"]
+        figures = f"{ratio:6.3f} {host:6.3f}  {row['step_ms']}"
+        print(f"{given.label:12} {row['after']:42} {figures}  {row.get('note', '')}", flush=True)
 
 
 def timed(run: RunSpec, given: argparse.Namespace, progress: Progress) -> list[dict[str, Any]]:
@@ -70,7 +72,11 @@ def timed(run: RunSpec, given: argparse.Namespace, progress: Progress) -> list[d
     with machine_lock(run, progress), TaskRunner(run, progress, facts=facts, label=label, observe=True) as runner:
 
         def row(after: str, note: str = "") -> None:
-            rows.append({"after": after, "step_ms": [window_ms(runner, given.window_s) for _ in range(given.windows)]})
+            window_ms(runner, 0.1)  # steps that warm up again are left out
+            before_ms, before = host_ms(runner)
+            step_ms = [window_ms(runner, given.window_s) for _ in range(given.windows)]
+            after_ms, num_steps = host_ms(runner)
+            rows.append({"after": after, "step_ms": step_ms, "host_ms": (after_ms - before_ms) / (num_steps - before)})
             if note:
                 rows[-1]["note"] = note
 
@@ -110,6 +116,17 @@ def do(runner: TaskRunner, what: str, task: Callable[[int], Task]) -> str:
     answer = runner.do(placed, within, what=what)
     stays = [str(event["cupti_stays"]) for event in answer.events if event.get("cupti_stays")]
     return answer.reason or "; ".join(stays)
+
+
+def host_ms(runner: TaskRunner) -> tuple[float, int]:
+    """Return the milliseconds that the program's main thread has had a core, and the number of its steps so far.
+
+    Other programs on the same cores lengthen a step, and hardly the time that the thread itself needs.
+    """
+    assert runner.live is not None
+    record = runner.live.records()[0]
+    on_core_ns = Path(f"/proc/{record.pid}/task/{record.pid}/schedstat").read_text().split()[0]
+    return int(on_core_ns) / 1e6, len(runner.live.records()[0].steps)
 
 
 def window_ms(runner: TaskRunner, window_s: float) -> float:

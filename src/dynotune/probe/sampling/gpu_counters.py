@@ -105,7 +105,12 @@ class GpuCounters:
             return shares if isinstance(shares, Unknown) else shares.get(pid, 0)
 
         return [
-            GpuProcess(pid=pid, name=process_name(pid, self._root), ours=pid in ours, sm_percent=sm_percent(pid))
+            GpuProcess(
+                pid=pid,
+                name=process_name(pid, self._root),
+                ours=pid in ours,
+                sm_percent=sm_percent(pid),
+            )
             for pid in pids
         ]
 

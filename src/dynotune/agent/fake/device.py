@@ -44,7 +44,8 @@ def pretend(torch: Any, gpu: dict[str, Any], program: Program) -> None:
     setting = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
     recorder = Recorder(torch, program, kernels.workspace_bytes(setting, capability, version))  # type: ignore[arg-type]
     program.pretended = recorder
-    device = mode.make(torch, recorder, gpu["num_multiprocessors"] * _MOST_THREADS.get(tuple(capability), 2048))
+    threads = gpu["num_multiprocessors"] * _MOST_THREADS.get(tuple(capability), 2048)
+    device = mode.PretendedDevice(torch, recorder, threads)
     _answer(torch, gpu, recorder)
     _refuse(torch, recorder)
     _move(torch)
@@ -52,7 +53,7 @@ def pretend(torch: Any, gpu: dict[str, Any], program: Program) -> None:
     _choose(torch, recorder)
     _keep_parameters(torch, device, recorder)
     autocast.install(torch)
-    device.__enter__()  # for the life of the process
+    device.enter()
 
 
 def _answers(owner: Any, answers: dict[str, Any]) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import resource
 
 from ..core.annotations import Any, Callable, Key, Log
-from . import live as state_torch
+from . import live
 from .compile import Compilations
+from .costly_calls import Calls
 from .garbage import Garbage
 from .graph import graphs, num_nodes
 from .lines import Lines
-from .live import Calls
 from .loaders import Loaders
 from .memory import Memory
 from .models import Models
@@ -105,16 +105,16 @@ class State:
         return found
 
     def _live(self) -> dict[str, Any]:
-        live = self._try("live facts", state_torch.facts, self._torch) or {}
-        live.update(self._try("calls", self._calls.facts) or {})
-        live["autocast_dtypes"] = sorted(self.models.autocast_dtypes)
-        live["grad_scaler"] = self.optimizers.scales
-        live["zero_grad_sets_none"] = self.optimizers.zero_grad_sets_none
-        live["zero_grad_place"] = self.optimizers.zero_grad_place
-        live["unsynced_reads"] = state_torch.unknown(
+        found = self._try("live facts", live.facts, self._torch) or {}
+        found.update(self._try("calls", self._calls.facts) or {})
+        found["autocast_dtypes"] = sorted(self.models.autocast_dtypes)
+        found["grad_scaler"] = self.optimizers.scales
+        found["zero_grad_sets_none"] = self.optimizers.zero_grad_sets_none
+        found["zero_grad_place"] = self.optimizers.zero_grad_place
+        found["unsynced_reads"] = live.unknown(
             "copies to the host are not followed in the process, as that costs in every step; the trace may tell"
         )
-        return {"live." + name: value for name, value in live.items()}
+        return {"live." + name: value for name, value in found.items()}
 
     def _try(self, part: str, function: Callable[..., Any], *args: Any) -> Any:
         try:

@@ -11,7 +11,8 @@ from ..core.annotations import Any, Callable, Container, Key
 from ..core.writer import EPOCH
 from . import cycle as cycles
 from . import fast_paths, samples
-from .cycle import MAX_EVENTS, AllDraws, History
+from .cycle import AllDraws
+from .event_history import MAX_EVENTS, History
 
 # Some programs draw from loaders about one batch before its use (Lightning, accelerate).
 _MAX_AHEAD = 4

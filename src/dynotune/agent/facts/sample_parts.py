@@ -35,6 +35,7 @@ _ENTRIES = tuple(
 )
 _METHODS = ("__call__", "forward", "apply", "transform", "preprocess")
 _CONTAINERS = re.compile(r"(Compose|Sequential|Lambda|OneOf|SomeOf|RandomApply|RandomChoice|RandomOrder|Pipeline)$")
+_PLAIN = (FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, type)
 
 
 class SampleParts:
@@ -178,9 +179,6 @@ def _called(code: CodeType, lasti: int) -> str:
 def _first_call(code: CodeType, line: int) -> str:
     found = re.search(r"[\w.]+(?=\()", linecache.getline(code.co_filename, line).partition("=")[2])
     return found[0] if found else ""
-
-
-_PLAIN = (FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, type)
 
 
 def _resolved(text: str, module: dict[str, Any]) -> str:

@@ -23,6 +23,20 @@ from .switches import (
     TransferSwitch,
 )
 
+_SWITCHES: dict[str, type[Switch]] = {
+    "attr": GlobalSwitch,
+    "call": GlobalSwitch,
+    "autocast": AutocastSwitch,
+    "channels_last": ChannelsLastSwitch,
+    "compile": CompileSwitch,
+    "decode": LoaderSwitch,
+    "grad_mode": GradModeSwitch,
+    "method": TransferSwitch,
+    "quantize": QuantizeSwitch,
+    "torch.utils.data.DataLoader": LoaderSwitch,
+    "torch.optim.Adam": FusedSwitch,
+}
+
 
 class Arm:
     """A candidate: settings that are switched together. `is_on`: whether the program runs with these settings now."""
@@ -191,21 +205,6 @@ class Unswitched(Switch):
 
     def on(self) -> None:
         raise NotSwitched("%s cannot be switched while the program runs" % self.planned[0]["knob"])
-
-
-_SWITCHES: dict[str, type[Switch]] = {
-    "attr": GlobalSwitch,
-    "call": GlobalSwitch,
-    "autocast": AutocastSwitch,
-    "channels_last": ChannelsLastSwitch,
-    "compile": CompileSwitch,
-    "decode": LoaderSwitch,
-    "grad_mode": GradModeSwitch,
-    "method": TransferSwitch,
-    "quantize": QuantizeSwitch,
-    "torch.utils.data.DataLoader": LoaderSwitch,
-    "torch.optim.Adam": FusedSwitch,
-}
 
 
 def _refused(answer: Answer) -> str:

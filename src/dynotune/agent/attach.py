@@ -12,7 +12,6 @@ from time import perf_counter
 
 from .apply.settings import Settings
 from .core import observe
-from .core.annotations import Any, Around, Key
 from .core.covers import covers, on_compilations, skip_agent_code
 from .core.device import device_allocations, is_capturing, synchronise
 from .core.errors import ErrorLog, guarded
@@ -27,6 +26,9 @@ from .tasks.queue import TaskQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
+    from .core.annotations import Around, Key
     from .facts.state import State
     from .tasks.startup_spans import StartupSpans
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 
-from ..core.annotations import Answer, Event, Planned
 from .kept_variables import kept_variables
 from .site import Site, answer
 from .variable_readback import c_getenv, seen_effect
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..core.annotations import Answer, Event, Planned
 
 _UNSET = "@unset"
 # Placeholder for a secret, which the plan does not contain; the process was started with the secret itself.

@@ -12,7 +12,11 @@ import functools
 import os
 import sys
 
-from ..core.annotations import Any, Name
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.annotations import Name
 
 _putenv = os.putenv
 _unsetenv = os.unsetenv

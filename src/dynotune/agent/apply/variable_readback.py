@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from ..core.annotations import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _LOADING_MODES = {1: "EAGER", 2: "LAZY"}
 

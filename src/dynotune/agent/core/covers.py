@@ -8,7 +8,12 @@ import types
 from threading import get_ident
 from time import perf_counter
 
-from .annotations import Any, Callable, Function, Iterator
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from .annotations import Function
 
 
 def covers(owner: Any, name: str) -> Callable[[Function], Function]:

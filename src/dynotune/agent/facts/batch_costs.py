@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from ..core.annotations import Any, Callable
 from .kernel_counters import bytes_read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 # Attributes of `Counts` that the event `fetching` has under the same names.
 FIELDS = (

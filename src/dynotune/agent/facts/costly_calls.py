@@ -9,9 +9,15 @@ from __future__ import annotations
 import sys
 
 from ..core import source_location
-from ..core.annotations import Any, Callable, Log
 from ..core.covers import covers
 from ..core.profiler_session import PastSessions
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.annotations import Log
 
 
 class _Counted:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import os
 
-from ..core.annotations import Any
 from ..core.tensors import length_of, name_of, tensors_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _NUM_VALUES = 4096
 _MAX_DEPTH = 3

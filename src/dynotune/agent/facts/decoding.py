@@ -6,10 +6,17 @@ import functools
 import os
 from time import perf_counter
 
-from ..core.annotations import AfterImport, Any, Log, Sequence
 from ..core.covers import cover_outermost
 from ..core.errors import guarded
 from .batch_costs import Counts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ..core.annotations import Log
+    from ..core.hooks import AfterImport
 
 _MOST_FILES = 16
 # Module, then its functions that decode, or that resize and convert, which data of the final size need not.

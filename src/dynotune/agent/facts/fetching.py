@@ -18,7 +18,6 @@ from multiprocessing.util import Finalize
 from threading import get_ident
 from time import perf_counter, process_time, thread_time
 
-from ..core.annotations import AfterImport, Any, Callable, Event, Log
 from ..core.covers import covers
 from ..core.errors import guarded
 from .batch_costs import FIELDS, Counts
@@ -26,6 +25,14 @@ from .data_set import data_set_facts, num_distinct
 from .decoding import Decoding
 from .kernel_counters import bytes_read, private_bytes
 from .lines import Lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.annotations import Event, Log
+    from ..core.hooks import AfterImport
 
 _EVENT_S = 0.5
 # Workers of short epochs come and go, so a file for each would cost too much.

@@ -5,8 +5,11 @@ from __future__ import annotations
 import gc
 from time import thread_time
 
-from ..core.annotations import Any
 from ..core.writer import GARBAGE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 LONG_S = 0.001
 

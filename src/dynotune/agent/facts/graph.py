@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 
-from ..core.annotations import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MOST_OBJECTS = 5_000_000
 MOST_NODES = 100_000

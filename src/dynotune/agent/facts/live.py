@@ -5,8 +5,12 @@ from __future__ import annotations
 import gc
 import sys
 
-from ..core.annotations import Any, Callable
 from .source_names import names_beside
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 _NO_TORCH = "the program did not import torch"
 _NO_CUDA = "the process does not use CUDA"

@@ -7,11 +7,17 @@ import weakref
 from collections.abc import Mapping, Sequence
 
 from ..core import source_location
-from ..core.annotations import Any, Callable, Key, Log
 from ..core.covers import covers, uncover
 from ..core.tensors import class_name, described, length_of, name_of
 from ..core.worker_sharding import shards_by_worker
 from .padding import Padding
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.annotations import Key, Log
 
 _MOST_LOADERS = 32
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from ..core.annotations import Any
 from .kernel_counters import resident_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Memory:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from ..core.annotations import Any, Container, Iterable
 from ..core.tensors import class_name, is_channels_last
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+    from typing import Any
 
 _MOST_MODULES = 20_000
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")

@@ -6,11 +6,17 @@ import functools
 import weakref
 
 from ..core import source_location
-from ..core.annotations import Any, Around, Call, Container, Log
 from ..core.covers import call_directly
 from ..core.device import autocast_inside_forward
 from ..core.tensors import can_look, class_name, described, shapes, tensors_in
 from .model_structure import structure
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container
+    from typing import Any
+
+    from ..core.annotations import Around, Call, Log
 
 _MOST_MODELS = 256
 _MOST_TOLD = 16

@@ -6,9 +6,13 @@ import importlib
 import weakref
 
 from ..core import source_location
-from ..core.annotations import Any, Callable
 from ..core.covers import covers, uncover
 from ..core.tensors import class_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 _MOST_OPTIMIZERS = 16
 

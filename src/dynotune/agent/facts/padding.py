@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ..core.annotations import Any
 from ..core.tensors import tensors_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _MOST_LOOKS = 8
 _MOST_VALUES = 1 << 20

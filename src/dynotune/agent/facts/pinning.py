@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib
 from time import perf_counter
 
-from ..core.annotations import AfterImport, Event, Log
 from ..core.covers import cover_outermost
 from ..core.errors import guarded
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..core.annotations import Event, Log
+    from ..core.hooks import AfterImport
 
 _EVENT_S = 0.5
 

@@ -16,8 +16,15 @@ import os
 import re
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 
-from ..core.annotations import Any, Callable, CodeType, Taken
 from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_USER, function
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+    from typing import Any
+
+    from ..core.annotations import Taken
 
 Place = tuple[int, int]  # identity of code, and one of its lines
 

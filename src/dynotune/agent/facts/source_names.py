@@ -7,8 +7,11 @@ import linecache
 import os
 import sys
 
-from ..core.annotations import Any
 from ..core.source_location import WHOSE_USER, whose
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _MOST_NAMES = 2000
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import resource
 
-from ..core.annotations import Any, Callable, Key, Log
 from . import live
 from .compile import Compilations
 from .costly_calls import Calls
@@ -19,6 +18,13 @@ from .memory import Memory
 from .models import Models
 from .optimizers import Optimizers
 from .threads import Threads
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.annotations import Key, Log
 
 
 class State:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from time import perf_counter
 
-from ..core.annotations import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _NANOSECOND = 1e-9
 

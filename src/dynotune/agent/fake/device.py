@@ -8,10 +8,15 @@ import re
 from importlib import import_module
 from types import FunctionType, SimpleNamespace
 
-from ..core.annotations import Any, Program
 from ..core.covers import covers
 from . import autocast, kernels, mode
 from .recorder import Recorder, on_device
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.program import Program
 
 # of a multiprocessor; else 2048
 _MOST_THREADS = {(7, 5): 1024, **dict.fromkeys(((8, 6), (8, 7), (8, 9), (11, 0), (12, 0), (12, 1)), 1536)}

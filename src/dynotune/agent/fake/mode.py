@@ -9,10 +9,13 @@ unknown values are refused.
 from __future__ import annotations
 
 from ..core import source_location
-from ..core.annotations import Any
 from . import kernels
 from .recorder import Recorder, on_device
 from .values import MOST_KNOWN, Values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 INSIDE = "meta"
 """Type of the device that C++ sees, with the number 0."""

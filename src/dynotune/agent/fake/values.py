@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from ..core.annotations import Any
 from .recorder import Recorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MOST_KNOWN = 1 << 16
 """Largest number of elements of a tensor whose values are followed."""

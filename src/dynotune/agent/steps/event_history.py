@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..core.annotations import Iterator
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_EVENTS = 1 << 20
 

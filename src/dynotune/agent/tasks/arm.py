@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 
 from ..apply.site import call_inside, chosen
-from ..core.annotations import Answer, Any, Args, Callable, Iterator, Kwargs, Planned, Program, Surroundings
 from ..core.device import free_memory
 from ..core.errors import by_a_signal
 from .loader_switch import LoaderSwitch
@@ -22,6 +21,14 @@ from .switches import (
     Switch,
     TransferSwitch,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from ..core.annotations import Answer, Args, Kwargs, Planned, Surroundings
+    from ..core.program import Program
 
 _SWITCHES: dict[str, type[Switch]] = {
     "attr": GlobalSwitch,

@@ -11,12 +11,19 @@ import functools
 from threading import get_ident
 from time import perf_counter
 
-from ..core.annotations import Any, Callable, Key, Program
 from ..core.device import is_capturing, synchronise
 from .loader_drain import drain, position
 from .page_cache import drop
 from .replayed_batch import alias, values
 from .task import Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.annotations import Key
+    from ..core.program import Program
 
 # Batches that the program drew ahead, and queued work, are used up before the window begins.
 SETTLE_STEPS = 3

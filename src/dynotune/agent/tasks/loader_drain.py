@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from ..core.annotations import Any, Callable
 from ..steps import samples
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 # Drain for this long, and for this many batches; batches prefetched before do not count.
 DRAIN_S, MOST_S = 3.0, 20.0

@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 
-from ..core.annotations import Any
 from ..core.tensors import tensors_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _MOST_DEPTH = 6
 _NUM_VALUES = 256

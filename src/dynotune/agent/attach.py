@@ -239,6 +239,7 @@ class Agent:
         return True
 
     def _step_fixed(self, description: str, begin_s: float, classes: set[type], num_superseded: int) -> None:
+        stacks_by = self._guard("stacks", stacks.listen, self._program.folder) if self._is_watched else None
         self._event(
             {
                 "event": "cycle",
@@ -246,7 +247,7 @@ class Agent:
                 "begin_s": begin_s,
                 "num_steps": self._steps.num_steps,
                 "num_superseded": num_superseded,
-                "stacks_by": self._guard("stacks", stacks.listen, self._program.folder) if self._is_watched else None,
+                "stacks_by": stacks_by,
                 **self._program.ranks(),
             }
         )

@@ -1,8 +1,8 @@
 """Store advice as data and small programs, and test the advice on this machine.
 
-`ledger` reads the claims; `running` tests a claim and judges the evidence; `bundles` reads and writes evidence.
-The files of `programs/` run in the user's interpreter and are never imported. `measure` compares two arms; `doctor`
-finds claims by word, by finding, and by the settings of a machine.
+`ledger` reads the claims; `running` tests a claim and judges the evidence; `bundles` reads and writes
+evidence. The files of `programs/` run in the user's interpreter and are never imported. `measure` compares two
+arms; `doctor` finds claims by word, by finding, and by the settings of a machine.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """The catalogue of knobs, data in catalogue.toml: this room sets nothing and does not import torch.
 
-`catalogue` finds knobs; `setting_text` turns text into settings; `conditions` lists the conditions of knobs on
-the machine, and `applicability` tells whether a setting can work there; `foreign` decides which settings from
+`catalogue` finds knobs; `setting_text` turns text into settings; `conditions` lists the conditions of knobs
+on the machine, and `applicability` tells whether a setting can work there; `foreign` decides which settings from
 elsewhere may be applied. A knob's site names where a setting acts; `launch` and the agent apply the setting.
 """
 

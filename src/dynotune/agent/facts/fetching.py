@@ -1,8 +1,8 @@
 """Measure the cost of making batches.
 
-Batches are made in a loader's workers or, without workers, in the process that draws them. Functions are covered
-only in observed runs. Each process writes an event `fetching` twice a second, with counts since its first batch,
-and a worker writes a last event when it ends.
+Batches are made in a loader's workers or, without workers, in the process that draws them. Functions are
+covered only in observed runs. Each process writes an event `fetching` twice a second, with counts since its
+first batch, and a worker writes a last event when it ends.
 """
 
 from __future__ import annotations

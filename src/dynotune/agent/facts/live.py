@@ -1,4 +1,4 @@
-"""Report the settings and versions of torch and Python in the live process: the facts `live.*`, unprefixed."""
+"""Report settings and versions of torch and Python in the live process: the facts `live.*`, unprefixed."""
 
 from __future__ import annotations
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import dynotune
-from dynotune.launch.records.record import Record, Records, summarise
+from dynotune.launch.records.process_summary import summarise
+from dynotune.launch.records.reader import Records
+from dynotune.launch.records.record import Record
 from dynotune.launch.records.task_page import TaskPage
 from dynotune.schema.run import Process
 

@@ -29,7 +29,8 @@ from dynotune.launch.caches import unpack as unpacking
 from dynotune.launch.caches.contents import Place
 from dynotune.launch.records.batch_costs import with_loading
 from dynotune.launch.records.process_state import failed_parts, state_of_process
-from dynotune.launch.records.record import Records, read_back, summarise
+from dynotune.launch.records.process_summary import read_back, summarise
+from dynotune.launch.records.reader import Records
 from dynotune.measure.checks import guard
 from dynotune.measure.startup import start_run
 from dynotune.probe.sources.samples import Sample, SamplesFile, read_samples

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dynotune.launch.records.record import Records
+from dynotune.launch.records.reader import Records
 from dynotune.recipes.checking import command_hash
 from dynotune.schema import document
 from dynotune.schema import recipe as recipes

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from dynotune.diagnose.live_diagnosis import _fresh_caches, gather
-from dynotune.launch.records.record import Records
+from dynotune.launch.records.reader import Records
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, ProcessState
 from dynotune.schema.run import EnvironmentChange, RunSpec

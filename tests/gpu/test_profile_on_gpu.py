@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from dynotune.launch.process import environment
-from dynotune.launch.records.record import Records, summarise
+from dynotune.launch.records.process_summary import summarise
+from dynotune.launch.records.reader import Records
 
 from ..agent.planned_tasks import trace_task
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dynotune
-from dynotune.launch.records.record import Records
+from dynotune.launch.records.reader import Records
 from dynotune.measure.startup import start_run
 from dynotune.schema.facts import Unknown
 

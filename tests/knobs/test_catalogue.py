@@ -1,30 +1,14 @@
-"""The catalogue, and text becoming settings."""
+"""The catalogue of knobs."""
 
 import subprocess
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dynotune import knobs
 from dynotune.doctor import all_rules
-from dynotune.knobs.catalogue import LARGEST
-from dynotune.schema.errors import CannotRunHere, UsageError
-from dynotune.schema.facts import Unknown
-from dynotune.schema.knob import AllocConf, Constructor, Env, Method
+from dynotune.schema.knob import AllocConf, Constructor, Method
 from dynotune.schema.setting import Setting
-
-GPU = {
-    "gpu.count": 1,
-    "gpu.compute_capability": "9.0",
-    "gpu.name": "NVIDIA H200",
-    "host.num_cores": 2,
-    "torch.version": "2.11.0+cu130",
-    "torch.cuda": "13.0",
-    "platform": "Linux",
-}
-NO_GPU = {"gpu.count": 0, "host.num_cores": 2, "torch.version": "2.13.0+cpu", "torch.cuda": None}
 
 
 def test_every_knob_has_its_own_name_a_source_and_a_reason_where_it_may_not_apply():
@@ -51,153 +35,6 @@ PROMISED = """
 @pytest.mark.parametrize("knob_id", PROMISED.split())
 def test_the_knobs_that_were_promised_are_there(knob_id):
     assert knobs.get(knob_id).id == knob_id
-
-
-def test_every_knob_applies_on_a_recent_gpu_machine():
-    for knob in knobs.all_knobs():
-        knobs.check_applies(Setting(knob.id, True), GPU)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("loader.num_workers=4", 4),
-        ("loader.pin_memory=true", True),
-        ("loader.pin_memory=Off", False),
-        ("compile.mode=Reduce-Overhead", "reduce-overhead"),
-        ("alloc.backend=cudamallocasync", "cudaMallocAsync"),
-        ("alloc.garbage_collection_threshold=.8", 0.8),
-        ("alloc.roundup_power2_divisions=[256:1,512:2,>:8]", "[256:1,512:2,>:8]"),
-        ("env.A=b=c", "b=c"),
-        ("env.A=", ""),
-        ("env.A= spaces count ", " spaces count "),
-        ("env.A=@unset", "@unset"),
-    ],
-)
-def test_a_setting_is_parsed_into_its_knobs_type(text, value):
-    setting = knobs.parse(text)
-    assert setting.value == value
-    assert type(setting.value) is type(value)
-    assert knobs.parse(str(setting)) == setting
-
-
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("loader.num_workers=-1", "0 or more"),
-        ("loader.num_workers=two", "whole number"),
-        ("loader.num_workers=2.5", "whole number"),
-        ("loader.prefetch_factor=0", "1 or more"),
-        ("cudnn.benchmark=maybe", "true or false"),
-        ("compile.mode=fast", "reduce-overhead"),
-        ("compile.mode=@unset", "off, default"),
-        ("alloc.garbage_collection_threshold=nan", "a number"),
-        ("alloc.roundup_power2_divisions=4,backend:native", "text"),
-        ("loader.num_workers", "loader.num_workers=VALUE"),
-        ("loader.num_worker=4", "loader.num_workers"),
-        ("num_workers=4", "loader.num_workers"),
-        ("pin_memory", "loader.pin_memory"),
-        ("compile.mod=off", "compile.mode"),
-        ("qqqq=1", "dynotune knobs"),
-        ("env.=1", "env.NAME"),
-        ("env.PYTHONPATH=/x", "shell"),
-        ("env.DYNOTUNE_RUN=/x", "shell"),
-        ("=", "dynotune knobs"),
-    ],
-)
-def test_what_cannot_be_set_is_refused_with_what_can(text, hint):
-    with pytest.raises(UsageError) as error:
-        knobs.parse(text)
-    assert hint in error.value.hint
-    assert error.value.exit_code == 2
-
-
-@given(st.text())
-def test_any_text_is_a_setting_or_a_usage_error(text):
-    try:
-        setting = knobs.parse(text)
-    except UsageError as error:
-        assert error.message
-    else:
-        assert knobs.parse(str(setting)) == setting
-
-
-@given(st.sampled_from([knob for knob in knobs.all_knobs() if knob.type == "int"]), st.integers())
-def test_a_whole_number_is_taken_exactly_when_it_lies_within_the_bounds(knob, number):
-    try:
-        # A variable's value stays text.
-        assert knobs.parse(f"{knob.id}={number}").value == (str(number) if isinstance(knob.site, Env) else number)
-    except UsageError:
-        assert number < knob.minimum or number > min(knob.maximum or LARGEST, LARGEST)
-
-
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("env.CUDA_CACHE_MAXSIZE=4294967297", "from 0 to 4294967296, or @unset"),
-        ("env.CUDA_CACHE_MAXSIZE=4G", "a whole number"),
-        ("env.CUDA_CACHE_MAXSIZE=", "a whole number"),
-        ("env.CUDA_CACHE_DISABLE=yes", "one of 0, 1"),
-        ("env.CUDA_MODULE_LOADING=EAGR", "one of LAZY, EAGER, DEFAULT"),
-        ("env.TORCHINDUCTOR_COMPILE_THREADS=0", "1 or more"),
-    ],
-)
-def test_a_variable_that_is_known_takes_what_its_reader_understands(text, hint):
-    with pytest.raises(UsageError) as error:
-        knobs.parse(text)
-    assert hint in error.value.hint
-
-
-@pytest.mark.parametrize("name", ["CUDA_CACHE_MAXSIZE", "TORCHINDUCTOR_COMPILE_THREADS", "CUDA_CACHE_DISABLE"])
-def test_a_variable_that_is_known_can_be_taken_away(name):
-    assert knobs.parse(f"env.{name}=@unset").value == "@unset"
-
-
-@pytest.mark.parametrize(
-    ("text", "facts", "missing"),
-    [
-        ("loader.pin_memory=true", NO_GPU | {"torch.cuda": "13.0"}, "none was found"),
-        ("transfer.non_blocking=true", NO_GPU | {"torch.cuda": "13.0"}, "none was found"),
-        ("alloc.expandable_segments=true", GPU | {"torch.cuda": None}, "built without CUDA"),
-        ("matmul.fp32_precision=high", GPU | {"gpu.compute_capability": "7.5"}, "8.0"),
-        ("loader.in_order=false", GPU | {"torch.version": "2.5.1"}, "2.6"),
-        ("host.malloc=jemalloc", GPU | {"platform": "Darwin"}, "Linux"),
-    ],
-)
-def test_a_setting_that_cannot_work_here_is_refused_with_what_is_missing(text, facts, missing):
-    with pytest.raises(CannotRunHere, match=missing):
-        knobs.check_applies(knobs.parse(text), facts)
-
-
-@pytest.mark.parametrize("version", ["2.6.0", "2.10.0+cu130", "2.15.0"])
-def test_versions_are_compared_as_numbers(version):
-    knobs.check_applies(knobs.parse("loader.in_order=false"), {"torch.version": version})
-    knobs.check_applies(knobs.parse("matmul.fp32_precision=high"), {"gpu.compute_capability": "12.0"})
-
-
-@pytest.mark.parametrize("knob", knobs.all_knobs(), ids=lambda knob: knob.id)
-def test_what_is_not_known_is_left_to_the_readback(knob):
-    knobs.check_applies(Setting(knob.id, True), {})
-    knobs.check_applies(Setting(knob.id, True), dict.fromkeys(knob.needs, Unknown("no driver")))
-
-
-def test_a_value_that_needs_a_package_is_refused_where_it_is_known_to_be_missing():
-    python = {"python.version": "3.12.1"}
-    opencv = knobs.parse("decode.backend=opencv")
-    for facts in ({}, {"python.version": Unknown("no answer")}, python | {"package.opencv-python-headless": "5.0"}):
-        knobs.check_applies(opencv, facts)
-    with pytest.raises(CannotRunHere, match="opencv-python or opencv-contrib-python is not installed"):
-        knobs.check_applies(opencv, python | {"package.pillow": "13.0"})
-
-
-def test_more_workers_than_cores_are_warned_about_and_not_refused():
-    setting = knobs.parse("loader.num_workers=8")
-    knobs.check_applies(setting, GPU)
-    assert "only 2" in knobs.caution(setting, GPU)
-    assert knobs.caution(knobs.parse("loader.num_workers=2"), GPU) == ""
-    assert knobs.caution(setting, {}) == ""
-    assert knobs.caution(setting, {"host.num_cores": Unknown("no cgroup")}) == ""
-    assert knobs.caution(knobs.parse("loader.prefetch_factor=8"), GPU) == ""
 
 
 def test_the_paths_that_sites_name_exist_in_torch():

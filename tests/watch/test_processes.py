@@ -16,15 +16,15 @@ from ..cli.conftest import until
 # Its main thread hangs in a call that runs no Python; after a fork the child is the one that is asked.
 PROGRAM = """
 import ctypes, os, signal, sys, threading
-from dynotune.agent.facts import threads
+from dynotune.agent.facts import stacks
 used = signal.SIGRTMAX - 1
 signal.signal(used, lambda *_: None)
-number = threads.listen(sys.argv[1])
+number = stacks.listen(sys.argv[1])
 if sys.argv[2] == "fork":
     if os.fork():
         os.wait()
         sys.exit()
-    number = threads.listen(sys.argv[1])
+    number = stacks.listen(sys.argv[1])
 assert number != used
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 print(os.getpid(), number, flush=True)

@@ -12,14 +12,13 @@ from time import perf_counter
 
 from .apply.settings import Settings
 from .core import observe
-from .core.annotations import Any, Around, Key
 from .core.covers import covers, on_compilations, skip_agent_code
 from .core.device import device_allocations, is_capturing, synchronise
 from .core.errors import ErrorLog, guarded
 from .core.hooks import AfterImport
 from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
-from .facts import threads
+from .facts import stacks
 from .steps import event_hooks, marker
 from .steps.outermost_modules import OutermostModules
 from .steps.steps import Steps
@@ -27,6 +26,9 @@ from .tasks.queue import TaskQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
+    from .core.annotations import Around, Key
     from .facts.state import State
     from .tasks.startup_spans import StartupSpans
 
@@ -99,9 +101,11 @@ class Agent:
             hooks.call("numpy.random", lambda module: module.seed(plan["seed"] % 2**32))
         hooks.call("torch", self._torch_is_here)
         if self._state is not None:
-            from .facts.workers import Fetching
+            from .facts.fetching import Fetching
+            from .facts.pinning import Pinning
 
             Fetching(self._event, self.log).install(hooks)
+            Pinning(self._event, self.log).install(hooks)
         if plan.get("step_function") and plan["step_function"] != "dynotune.step":
             marker.wrap_function(plan["step_function"], hooks, self.mark_step, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step})
@@ -235,6 +239,7 @@ class Agent:
         return True
 
     def _step_fixed(self, description: str, begin_s: float, classes: set[type], num_superseded: int) -> None:
+        stacks_by = self._guard("stacks", stacks.listen, self._program.folder) if self._is_watched else None
         self._event(
             {
                 "event": "cycle",
@@ -242,7 +247,7 @@ class Agent:
                 "begin_s": begin_s,
                 "num_steps": self._steps.num_steps,
                 "num_superseded": num_superseded,
-                "stacks_by": self._guard("stacks", threads.listen, self._program.folder) if self._is_watched else None,
+                "stacks_by": stacks_by,
                 **self._program.ranks(),
             }
         )

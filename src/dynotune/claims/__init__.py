@@ -1,13 +1,13 @@
 """Store advice as data and small programs, and test the advice on this machine.
 
-`running` tests a claim and judges the evidence; `bundles` reads the claims, and reads and writes evidence.
-The files of `programs/` run in the user's interpreter and are never imported. `measure` compares two arms; `doctor`
-finds claims by word, by finding, and by the settings of a machine.
+`ledger` reads the claims; `running` tests a claim and judges the evidence; `bundles` reads and writes
+evidence. The files of `programs/` run in the user's interpreter and are never imported. `measure` compares two
+arms; `doctor` finds claims by word, by finding, and by the settings of a machine.
 """
 
 from typing import TYPE_CHECKING
 
-from dynotune.claims.bundles import all_claims, named
+from dynotune.claims.ledger import all_claims, named
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:

@@ -1,53 +1,24 @@
 """Store evidence in a JSON file with a checksum, written completely or not at all. Files of others are untrusted."""
 
-import functools
 import hashlib
 import json
-import tomllib
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 import dynotune
+from dynotune.claims.ledger import all_claims
 from dynotune.claims.running import judged, program_hash
 from dynotune.measure.comparison import judge
 from dynotune.measure.live import facts_of
 from dynotune.schema import atomic, document
-from dynotune.schema.claims import SETTLED, Bundle, Claim, Evidence
+from dynotune.schema.claims import SETTLED, Bundle, Evidence
 from dynotune.schema.comparison import Comparison
-from dynotune.schema.errors import RecordError, StatisticsError, UsageError, may_fail
+from dynotune.schema.errors import RecordError, StatisticsError, may_fail
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
-
-FILE = Path(__file__).with_name("ledger.toml")
-TEXTS = ("says", "fact", "instead")
-
-
-@functools.cache
-def all_claims() -> tuple[Claim, ...]:
-    """Return all claims, in the order of the articles that make them."""
-    data = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    claims = []
-    for id_, of in data["claims"].items():
-        fields = {"id": id_, **dict(zip(TEXTS, of["text"], strict=False)), **of["of"]}
-        fields["source"] = data["sources"].get(fields["source"], fields["source"])
-        claims.append(document.convert(fields, Claim))
-    return tuple(claims)
-
-
-def named(ids: Sequence[str]) -> list[Claim]:
-    """Return the claims with these ids or rows of articles. UsageError, with the nearest ids, if one does not exist."""
-    known = {claim.article or claim.id: claim for claim in all_claims()} | {claim.id: claim for claim in all_claims()}
-    for id_ in ids:
-        if id_ not in known:
-            near = get_close_matches(id_.lower(), list(known), cutoff=0.4)
-            hint = f"Did you mean {' or '.join(near)}? " if near else ""
-            raise UsageError(f"There is no claim {id_!r}.", hint=f"{hint}dynotune claims list shows all.")
-    return [known[id_] for id_ in ids]
-
 
 GPU = ("gpu.name", "gpu.count", "gpu.driver")
 FACTS = ("host.cpu", "host.num_cores", "host.kernel", *GPU, "python.version", "torch.version")

@@ -1,21 +1,14 @@
 """The catalogue of knobs, data in catalogue.toml: this room sets nothing and does not import torch.
 
-`catalogue` finds knobs and turns text into settings; `foreign` decides which settings from elsewhere may be applied;
-`conditions` lists the conditions of knobs on the machine. A knob's site names where a setting acts; `launch` and the
-agent apply the setting.
+`catalogue` finds knobs; `setting_text` turns text into settings; `conditions` lists the conditions of knobs
+on the machine, and `applicability` tells whether a setting can work there; `foreign` decides which settings from
+elsewhere may be applied. A knob's site names where a setting acts; `launch` and the agent apply the setting.
 """
 
-from dynotune.knobs.catalogue import (
-    all_knobs,
-    caution,
-    check_applies,
-    get,
-    of_launch,
-    parse,
-    parse_all,
-    why_not_switched,
-)
+from dynotune.knobs.applicability import caution, check_applies
+from dynotune.knobs.catalogue import all_knobs, get, of_launch, why_not_switched
 from dynotune.knobs.foreign import Checked, check, check_variables, how_to_type, must_be_typed
+from dynotune.knobs.setting_text import parse, parse_all
 
 __all__ = [
     "Checked",

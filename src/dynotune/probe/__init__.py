@@ -14,10 +14,11 @@ written is `samples.jsonl`, at a path that the caller gives.
 
 from dynotune.probe.facts import compatibility, environment, gpu, host, host_memory, torch_build
 from dynotune.probe.facts.machine import machine
-from dynotune.probe.sampling.gpu_counters import DeviceMemory, device_memory, own_bytes
+from dynotune.probe.sampling.energy import Energy, energy
 from dynotune.probe.sampling.interference import Interference, Neighbours, judge, neighbours
+from dynotune.probe.sampling.process_memory import DeviceMemory, device_memory, own_bytes
 from dynotune.probe.sampling.sampler import Sampler
-from dynotune.probe.sampling.window import Energy, energy, over
+from dynotune.probe.sampling.window_facts import over
 from dynotune.probe.sources import nvml
 from dynotune.probe.sources.counters import descendants
 from dynotune.probe.sources.interpreter import interpreter, interpreter_asked, run_python

@@ -13,7 +13,7 @@ import pytest
 
 from dynotune.agent.core import writer as writers
 from dynotune.agent.core.writer import Writer
-from dynotune.launch.records.record import Reader
+from dynotune.launch.records.reader import Reader
 from dynotune.schema.run import Plan
 from dynotune.watch.follower import Follower
 

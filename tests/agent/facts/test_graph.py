@@ -4,8 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dynotune.agent.facts import memory  # noqa: E402
-from dynotune.agent.facts.memory import Garbage, graphs, num_nodes  # noqa: E402
+from dynotune.agent.facts import graph  # noqa: E402
+from dynotune.agent.facts.graph import graphs, num_nodes  # noqa: E402
 
 
 class Odd(torch.Tensor):
@@ -50,21 +50,11 @@ def test_only_what_keeps_its_graph_grows(keep, least, most):
 
 
 def test_what_is_too_much_to_count_is_not_known(monkeypatch):
-    monkeypatch.setattr(memory, "MOST_NODES", 5)
+    monkeypatch.setattr(graph, "MOST_NODES", 5)
     held = torch.ones(1, requires_grad=True)
     for _ in range(9):
         held = held * 2
     assert num_nodes(torch) == 5
     assert graphs(torch, before=5) == {"graph_nodes_growth": None, "graph_nodes": None}
-    monkeypatch.setattr(memory, "MOST_OBJECTS", 5)
+    monkeypatch.setattr(graph, "MOST_OBJECTS", 5)
     assert num_nodes(torch) is None
-
-
-def test_what_a_collection_waits_for_is_not_its_own_time(monkeypatch):
-    clock = iter([1.0, 1.002])
-    monkeypatch.setattr(memory, "thread_time", lambda: next(clock))
-    garbage = Garbage()
-    garbage._called("start", {})
-    garbage._called("stop", {"generation": 0})
-    assert garbage.facts()["total_s"] == pytest.approx(0.002)
-    assert garbage.flag()

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynotune.agent.facts.loaders import Padding
+from dynotune.agent.facts.padding import Padding
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=2, max_size=16).filter(lambda lengths: max(lengths) - min(lengths) >= 2)
 

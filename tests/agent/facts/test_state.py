@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import mmap
 import re
 
 import pytest
 
-from dynotune.agent.facts.memory import Memory
-from dynotune.agent.facts.threads import Threads
 from dynotune.launch.records.process_state import failed_parts, state_of_process
 from dynotune.launch.records.record import GARBAGE
 from dynotune.schema.facts import Unknown
@@ -53,6 +50,7 @@ for epoch in range(10):
         scaler.update()
 print("DONE")
 """
+
 FAULTS = """
 import gc, torch
 net = torch.nn.Linear(8, 8)
@@ -71,6 +69,7 @@ for number in range(40):
         gc.collect()
 profiler.stop()
 """
+
 COMPILES = """
 import torch
 @torch.compile(backend="eager", dynamic=False)
@@ -88,6 +87,7 @@ for number in range(40):
     optimizer.step()
 print(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 """
+
 ODD = """
 import torch
 class Shy(torch.nn.Linear):
@@ -168,17 +168,6 @@ def test_debugging_left_on_collections_and_growth_are_seen(observed):
     assert found.models[0].call.num_input_shapes == 3
 
 
-def test_shared_memory_is_no_growth_of_the_process():
-    memory = Memory()
-    memory.begin()
-    with mmap.mmap(-1, 64 << 20) as shared:
-        shared.write(b"x" * (64 << 20))
-        assert memory.facts()["rss_growth_bytes"] < 32 << 20
-        own = bytearray(b"x" * (64 << 20))
-        assert memory.facts()["rss_growth_bytes"] > 32 << 20
-        del own
-
-
 @pytest.mark.long
 def test_compilations_are_counted_with_reasons_and_none_is_added(observed, fork_under_agent, script):
     ran, _, found = observed(COMPILES, compiler=False)
@@ -257,24 +246,3 @@ for number in range(40):
 def test_threads_that_wait_for_a_core_are_told_as_the_kernel_counts_them(observed):
     waited = observed(CROWDED)[2].live["live.core_wait_s_per_s"]
     assert isinstance(waited, Unknown) or waited > 1.0
-
-
-def test_waits_of_threads_are_those_between_the_windows_ends(tmp_path):
-    def waited(**threads):
-        for thread, (waited_s, num_turns) in threads.items():
-            folder = tmp_path / "task" / thread.removeprefix("t")
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "schedstat").write_text(f"5000 {round(waited_s * 1e9)} {num_turns}\n")
-
-    threads = Threads(str(tmp_path))
-    assert threads.facts()["core_wait_s_per_s"]["type"] == "unknown"
-    waited(t1=(1.0, 3), t2=(100.0, 3))
-    threads.begin()
-    # One more began meanwhile, another waited no longer.
-    waited(t1=(3000.0, 9), t3=(2000.0, 3))
-    first = threads.facts()["core_wait_s_per_s"]
-    waited(t1=(1.0, 9))
-    assert 0 < threads.facts()["core_wait_s_per_s"] < first
-    for thread in ("t1", "t2", "t3"):
-        waited(**{thread: (0.0, 0)})
-    assert threads.facts()["core_wait_s_per_s"]["type"] == "unknown"

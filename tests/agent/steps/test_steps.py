@@ -97,7 +97,7 @@ def test_where_steps_will_be_marked_no_cycle_is_searched_for():
 
 
 def test_a_search_that_finds_nothing_does_not_remember_for_ever(monkeypatch):
-    monkeypatch.setattr("dynotune.agent.steps.cycle.MAX_EVENTS", 200)
+    monkeypatch.setattr("dynotune.agent.steps.event_history.MAX_EVENTS", 200)
     counted = Counted()
     nets = [type(f"Net{number}", (), {})() for number in range(300)]
     for net in nets:

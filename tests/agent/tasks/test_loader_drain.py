@@ -1,18 +1,13 @@
-"""Draining a loader's iterator, and giving a batch again; without a program around it."""
+"""Draining a loader's iterator, without a program around it."""
 
 from __future__ import annotations
 
-import os
-from collections import UserDict, namedtuple
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from dynotune.agent.tasks import page_cache
-from dynotune.agent.tasks.isolate_loader import alias, drain, position, values
-
-Pair = namedtuple("Pair", "first second")
+from dynotune.agent.tasks.loader_drain import drain, position
 
 
 def iterator_of(batches, *, num_workers=0):
@@ -78,60 +73,3 @@ def test_the_length_of_an_iterable_data_set_is_not_believed():
             return iter(range(3))
 
     assert position(iter(torch.utils.data.DataLoader(Stream())))[1] is None
-
-
-def test_a_batch_taken_apart_or_reshaped_in_place_is_whole_the_next_time():
-    batch = {"x": torch.zeros(2, 3), "more": [torch.zeros(1), Pair(torch.ones(1), "name")], "n": 5}
-    given = alias(torch, batch)
-    assert given.pop("x").unsqueeze_(0).shape == (1, 2, 3)
-    given["more"].clear()
-    again = alias(torch, batch)
-    assert again["x"].shape == (2, 3)
-    assert again["x"].data_ptr() == batch["x"].data_ptr()
-    assert type(again["more"][1]) is Pair
-    assert again["n"] == 5
-
-
-def test_containers_of_the_programs_own_are_copied_once_deep():
-    batch = UserDict(x=torch.zeros(2))
-    del alias(torch, batch)["x"]
-    assert "x" in batch
-
-    class Refuses:
-        def __copy__(self):
-            raise TypeError
-
-    refuses = Refuses()
-    assert alias(torch, refuses) is refuses
-
-
-def test_a_change_of_values_in_place_shows_and_one_of_shape_does_not():
-    batch = [torch.full((2,), torch.nan), {"y": torch.zeros(5000)}, torch.eye(2).to_sparse()]
-    before = values(torch, batch)
-    alias(torch, batch)[1]["y"].unsqueeze_(0)
-    assert values(torch, batch) == before
-    alias(torch, batch)[1]["y"].add_(1)
-    assert values(torch, batch) != before
-
-
-def test_files_of_the_working_directory_leave_the_page_cache(tmp_path, monkeypatch):
-    path = tmp_path / "below" / "data.bin"
-    path.parent.mkdir()
-    path.write_bytes(os.urandom(1 << 20))
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        file.read()
-    (tmp_path / "gone").symlink_to("nowhere")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(page_cache, "_open_files", lambda: iter(()))
-    found = page_cache.drop()
-    assert (found["num_files"], found["num_bytes"], found["num_refused"]) == (1, 1 << 20, 1)
-    assert found["complete"]
-    assert found["resident_bytes"] <= found["probed_bytes"] <= 1 << 20
-
-
-def test_a_file_that_this_process_has_open_is_among_those_dropped(tmp_path):
-    path = tmp_path / "data.bin"
-    path.write_bytes(b"1")
-    with path.open("rb"):
-        assert str(path.resolve()) in list(page_cache._open_files())

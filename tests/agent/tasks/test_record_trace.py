@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dynotune.launch.records.record import NUM_STEPS_BEFORE
+from dynotune.launch.records.process_summary import NUM_STEPS_BEFORE
 
 from ..planned_tasks import trace_task, window_task
 

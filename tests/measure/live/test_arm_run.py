@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from dynotune.launch.records.record import Reader, Records, summarise
+from dynotune.launch.records.process_summary import summarise
+from dynotune.launch.records.reader import Reader, Records
 from dynotune.measure.live.outcome import stepping
 from dynotune.schema.errors import RecordError
 

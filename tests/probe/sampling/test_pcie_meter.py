@@ -3,7 +3,8 @@ from __future__ import annotations
 import threading
 
 from dynotune.probe import Sampler
-from dynotune.probe.sampling.gpu_counters import GpuCounters, PcieMeter, PcieRates
+from dynotune.probe.sampling.gpu_counters import GpuCounters
+from dynotune.probe.sampling.pcie_meter import PcieMeter, PcieRates
 from dynotune.schema.facts import Unknown
 
 DEADLINE_S = 60

@@ -12,9 +12,15 @@ import random
 from array import array
 from itertools import count, islice
 
-from ..core.annotations import Answer, Any, Event, Iterator, Planned
 from ..core.covers import covers
 from .site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from ..core.annotations import Answer, Event, Planned
 
 _READING_S = 5.0
 _NUM_BATCHES = 50

@@ -8,9 +8,15 @@ import types
 import weakref
 from threading import get_ident
 
-from ..core.annotations import Answer, Any, Callable, Event, Planned
 from ..core.covers import covers
 from .site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.annotations import Answer, Event, Planned
 
 CALLS_OF_ROOTS = "_compiled_call_impl of the outermost modules"
 """The witness of a compiled module."""

@@ -14,11 +14,19 @@ import os
 import struct
 from contextlib import contextmanager
 
-from ..core.annotations import AfterImport, Answer, Any, Callable, Decode, Event, Iterator, Planned
 from ..core.covers import covers, uncover
 from ..core.decoders import BACKENDS
 from ..core.errors import by_a_signal
 from .site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from ..core.annotations import Answer, Event, Planned
+    from ..core.decoders import Decode
+    from ..core.hooks import AfterImport
 
 _NUM_COMPARED, _ROWS = 8, 256
 FORMAT, DEPTH, DAMAGED, SCALED, FAILED = _LEFT = (

@@ -6,8 +6,14 @@ from __future__ import annotations
 
 import sys
 
-from ..core.annotations import Answer, Any, BoundArguments, Event, Planned
 from .site import Site, answer, cover_constructor, resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from inspect import BoundArguments
+    from typing import Any
+
+    from ..core.annotations import Answer, Event, Planned
 
 _HOOK = "comm_hook"
 _MIB = 1024 * 1024

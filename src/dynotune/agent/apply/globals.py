@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from ..core.annotations import Answer, Any, Event, Planned
 from ..core.covers import covers
 from .site import Site, answer, resolve, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.annotations import Answer, Event, Planned
 
 # The newer attribute for each backend names number formats; the older call names precisions.
 _FORMAT_TO_PRECISION = {"ieee": "highest", "none": "highest", "tf32": "high", "bf16": "medium"}

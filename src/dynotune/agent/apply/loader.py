@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import weakref
 
-from ..core.annotations import Answer, Any, BoundArguments, Event, Planned
 from ..core.worker_sharding import shards_by_worker
 from .site import Site, answer, cover_constructor, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from inspect import BoundArguments
+    from typing import Any
+
+    from ..core.annotations import Answer, Event, Planned
 
 _NEED_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 _MAX_LOADERS = 64

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import weakref
 
-from ..core.annotations import Answer, Any, Args, Event, Kwargs, Planned, Surroundings
 from ..core.covers import covers
 from .site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.annotations import Answer, Args, Event, Kwargs, Planned, Surroundings
 
 HAS_OPTIMIZER = "the program has an optimizer, so it needs gradients"
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import weakref
 
-from ..core.annotations import Answer, Any, BoundArguments, Callable, Event, Iterator, Planned
 from .site import Site, answer, cover_constructor, resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from inspect import BoundArguments
+    from typing import Any
+
+    from ..core.annotations import Answer, Event, Planned
 
 _GROUPS = "fused of the optimizers' parameter groups"
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 import weakref
 from importlib import import_module
 
-from ..core.annotations import Answer, Any, Args, Event, Iterable, Kwargs, Planned, Surroundings
 from .site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from ..core.annotations import Answer, Args, Event, Kwargs, Planned, Surroundings
 
 _CONFIGS = {
     "int8": "Int8DynamicActivationInt8WeightConfig",

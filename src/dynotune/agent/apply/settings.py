@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 
-from ..core.annotations import AfterImport, Answer, Any, Args, Callable, Event, Kwargs, Log, Planned, Surroundings
 from .batches import BatchesSite
 from .compile import CompileSite
 from .decode import DecodeSite
@@ -21,6 +20,14 @@ from .quantize import QuantizeSite
 from .site import Site, answer, call_inside, chosen
 from .transfer import TransferSite
 from .worker_threads import WorkerThreadsSite
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.annotations import Answer, Args, Event, Kwargs, Log, Planned, Surroundings
+    from ..core.hooks import AfterImport
 
 # Keys: an action, a class to construct, or a type.
 _SITES: dict[str, type[Site]] = {

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import inspect
 
-from ..core.annotations import AfterImport, Answer, Any, Args, Callable, Event, Kwargs, Planned, Surroundings, T
 from ..core.covers import covers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.annotations import Answer, Args, Event, Kwargs, Planned, Surroundings, T
+    from ..core.hooks import AfterImport
 
 
 class Site:

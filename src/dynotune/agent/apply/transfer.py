@@ -6,10 +6,16 @@ GPU to host it would let the program read data that has not arrived.
 
 from __future__ import annotations
 
-from ..core.annotations import Answer, Any, Args, Call, Callable, Event, Kwargs, Planned
 from ..core.covers import covers
 from ..core.errors import by_a_signal
 from .site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.annotations import Answer, Args, Call, Event, Kwargs, Planned
 
 
 class TransferSite(Site):

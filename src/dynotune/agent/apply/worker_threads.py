@@ -6,11 +6,18 @@ import ctypes
 import importlib
 import sys
 
-from ..core.annotations import AfterImport, Answer, Any, Callable, Event, Planned
 from ..core.covers import covers
 from ..core.errors import by_a_signal, guarded
 from .decode import SharedCounts
 from .site import Site, answer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.annotations import Answer, Event, Planned
+    from ..core.hooks import AfterImport
 
 
 class WorkerThreadsSite(Site):

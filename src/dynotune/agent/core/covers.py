@@ -5,8 +5,15 @@ from __future__ import annotations
 import functools
 import sys
 import types
+from threading import get_ident
+from time import perf_counter
 
-from .annotations import Any, Callable, Function, Iterator
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from .annotations import Function
 
 
 def covers(owner: Any, name: str) -> Callable[[Function], Function]:
@@ -24,6 +31,33 @@ def uncover(owner: Any, name: str, cover: Any) -> None:
     """Restore the function that `cover` replaced, unless other code has covered the agent's cover."""
     if vars(owner).get(name) is cover:
         setattr(owner, name, cover.__wrapped__)
+
+
+def cover_outermost(
+    owner: Any, name: str, busy: set[int], counted: Callable[[int], Any], done: Callable[..., None]
+) -> None:
+    """Call `done` after each outermost call of `owner.name`.
+
+    Args:
+        busy: threads inside such a call; covers that share the set count as one function.
+        counted: returns, for a thread, the first argument of `done`; None if its calls do not count.
+        done: called with that argument, the time at which the call began (s), and the call's arguments.
+    """
+    original = getattr(owner, name)
+
+    @covers(owner, name)
+    def outermost(*args: Any, **kwargs: Any) -> Any:
+        thread = get_ident()
+        counts = counted(thread)
+        if counts is None or thread in busy:
+            return original(*args, **kwargs)
+        busy.add(thread)
+        begin_s = perf_counter()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            busy.discard(thread)
+            done(counts, begin_s, args)
 
 
 def on_compilations(callback: Any, register: Callable[[Any], object]) -> None:

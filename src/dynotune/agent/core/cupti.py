@@ -18,8 +18,12 @@ import os
 import re
 from time import perf_counter, sleep
 
-from .annotations import Any, Iterator
 from .device import has_cuda, synchronise
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 TEARDOWN, NO_LAZY_START = "TEARDOWN_CUPTI", "DISABLE_CUPTI_LAZY_REINIT"
 SAFE_FROM = (12, 6)  # the CUDA version from which a teardown is safe in a program with CUDA graphs

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .annotations import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _MOST_FUNCTIONS = 12
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import signal
 
-from .annotations import Any, Callable, CodeType
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+    from typing import Any
 
 MOST = 20
 """An error that recurs at each step would otherwise fill the record."""

@@ -10,7 +10,13 @@ import sys
 from importlib.machinery import ModuleSpec
 from threading import get_ident
 
-from .annotations import Any, Callable, Iterator, Log, ModuleType, Sequence
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import ModuleType
+    from typing import Any
+
+    from .annotations import Log
 
 
 class AfterImport:

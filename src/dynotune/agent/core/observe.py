@@ -7,7 +7,13 @@ import re
 import resource
 import sys
 
-from .annotations import Any, Callable, Event, FrameType, Log
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
+    from .annotations import Event, Log
 
 # Variables that change how PyTorch programs run; their changes are recorded with the code that made them.
 _WATCHED = (

@@ -8,10 +8,17 @@ import sys
 from threading import get_ident
 
 from . import source_location
-from .annotations import Any, Callable, FrameType, Iterable, Iterator, Log
 from .covers import covers
 from .cupti import Teardown, variables_kept
 from .errors import guarded
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import FrameType
+    from typing import Any
+
+    from .annotations import Log
 
 
 class PastSessions:

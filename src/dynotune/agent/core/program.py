@@ -5,7 +5,12 @@ from __future__ import annotations
 from math import lcm
 from time import perf_counter
 
-from .annotations import Any, Callable, Event, Log
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .annotations import Event, Log
 
 WAITS = 0.05
 """Share of waits for the loader above which timed steps must have equally many batches of each of its workers."""

@@ -6,7 +6,10 @@ import functools
 from collections.abc import Mapping
 from types import FunctionType, MethodType, ModuleType
 
-from .annotations import Any, Iterator
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 MOST_TENSORS = 64
 _MOST_VALUES = 512

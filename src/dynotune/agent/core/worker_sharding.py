@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import types
 
-from .annotations import Any, Iterator
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 # Data sets, by library and class, that shard by worker in code that is compiled or too complex for the search.
 _SHARDING_CLASSES = {

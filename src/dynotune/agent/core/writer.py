@@ -20,7 +20,9 @@ import sys
 import threading
 import time
 
-from .annotations import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MAGIC = b"DYNOREC\0"
 VERSION = 1

@@ -6,9 +6,12 @@ import logging
 import re
 import sys
 
-from ..core.annotations import Any
 from ..core.covers import covers
 from ..core.source_location import function
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _MOST_REASONS = 20
 _MOST_LETTERS = 300

@@ -16,10 +16,17 @@ import os
 import sys
 import time
 
-from ..core.annotations import Any, Callable, CodeType, Container, FrameType, Taken
 from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_TORCH, WHOSE_USER, function, whose
 from .sample_parts import SampleParts, text_of
 from .threads import schedstat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+    from types import CodeType, FrameType
+    from typing import Any
+
+    from ..core.annotations import Taken
 
 Frame = tuple[int, int]  # identity of code, and one of its lines
 Key = tuple[int, int, int, int, str]  # the first, third and fourth are identities of code, 0 for none

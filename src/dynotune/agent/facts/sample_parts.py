@@ -16,8 +16,15 @@ import os
 import re
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 
-from ..core.annotations import Any, Callable, CodeType, Taken
 from ..core.source_location import WHOSE_AGENT, WHOSE_INSTALLED, WHOSE_USER, function
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+    from typing import Any
+
+    from ..core.annotations import Taken
 
 Place = tuple[int, int]  # identity of code, and one of its lines
 
@@ -35,6 +42,7 @@ _ENTRIES = tuple(
 )
 _METHODS = ("__call__", "forward", "apply", "transform", "preprocess")
 _CONTAINERS = re.compile(r"(Compose|Sequential|Lambda|OneOf|SomeOf|RandomApply|RandomChoice|RandomOrder|Pipeline)$")
+_PLAIN = (FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, type)
 
 
 class SampleParts:
@@ -178,9 +186,6 @@ def _called(code: CodeType, lasti: int) -> str:
 def _first_call(code: CodeType, line: int) -> str:
     found = re.search(r"[\w.]+(?=\()", linecache.getline(code.co_filename, line).partition("=")[2])
     return found[0] if found else ""
-
-
-_PLAIN = (FunctionType, BuiltinFunctionType, MethodType, MethodDescriptorType, type)
 
 
 def _resolved(text: str, module: dict[str, Any]) -> str:

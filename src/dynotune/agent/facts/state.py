@@ -5,105 +5,26 @@ Each part of the state is recorded separately. A part that fails is left out, an
 
 from __future__ import annotations
 
-import importlib
 import resource
-import weakref
 
-from ..core import source_location
-from ..core.annotations import Any, Callable, Key, Log
-from ..core.covers import covers, uncover
-from ..core.tensors import class_name
-from . import live as state_torch
+from . import live
 from .compile import Compilations
+from .costly_calls import Calls
+from .garbage import Garbage
+from .graph import graphs, num_nodes
 from .lines import Lines
-from .live import Calls
 from .loaders import Loaders
-from .memory import Garbage, Memory, graphs, num_nodes
+from .memory import Memory
 from .models import Models
+from .optimizers import Optimizers
 from .threads import Threads
 
-_MOST_OPTIMIZERS = 16
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
-
-class Optimizers:
-    """Optimizers that have stepped so far. Their covers are removed before the window and before a compilation."""
-
-    def __init__(self) -> None:
-        self._met: dict[int, tuple[weakref.ref[Any], str]] = {}
-        self._scaled: set[int] = set()
-        self._covers: list[tuple[Any, str, Any]] = []
-        self.zero_grad_sets_none: bool | None = None
-        self.zero_grad_place = ""
-
-    @property
-    def scales(self) -> bool:
-        return bool(self._scaled)
-
-    def torch_is_here(self, torch: Any) -> None:
-        optimizers: Any = importlib.import_module("torch.optim.optimizer")
-        scaler = torch.amp.grad_scaler.GradScaler
-        self._cover_zero_grad(optimizers.Optimizer, torch.compiler.is_compiling)
-        self._cover_scaler(scaler)
-
-    def stepped(self, optimizer: Any) -> None:
-        """Note that the optimizer has just stepped; called until the step is found, and later for new optimizers."""
-        known = self._met.get(id(optimizer))
-        if (known is None or known[0]() is not optimizer) and len(self._met) < _MOST_OPTIMIZERS:
-            self._met[id(optimizer)] = weakref.ref(optimizer), source_location.place()
-
-    def look_no_more(self) -> None:
-        while self._covers:
-            uncover(*self._covers.pop())
-
-    def parameters(self) -> set[int]:
-        alive = [optimizer for ref, _ in self._met.values() if (optimizer := ref()) is not None]
-        return {id(each) for optimizer in alive for group in optimizer.param_groups for each in group["params"]}
-
-    def facts(self) -> list[dict[str, Any]]:
-        """Return the fields of `schema.observation.Optimizer`."""
-        alive = [(number, optimizer, where) for number, (ref, where) in self._met.items() if (optimizer := ref())]
-        return [self._describe(number, optimizer, where) for number, optimizer, where in alive]
-
-    def _describe(self, number: int, optimizer: Any, where: str) -> dict[str, Any]:
-        groups = optimizer.param_groups
-        first = groups[0] if groups else {}
-        parameters = [parameter for group in groups for parameter in group["params"]]
-        return {
-            "name": class_name(optimizer),
-            **{name: _truth(first.get(name)) for name in ("foreach", "fused")},
-            "groups_differ": len({(group.get("foreach"), group.get("fused")) for group in groups}) > 1,
-            "num_tensors": len(parameters),
-            "devices": sorted({str(parameter.device) for parameter in parameters}),
-            "scaled": number in self._scaled,
-            "place": {"function": where},
-        }
-
-    def _cover_zero_grad(self, kind: Any, is_compiling: Callable[[], bool]) -> None:
-        original = kind.zero_grad
-
-        @covers(kind, "zero_grad")
-        def zero_grad(optimizer: Any, set_to_none: bool = True) -> Any:
-            if self.zero_grad_sets_none is None and not is_compiling():
-                self.zero_grad_sets_none, self.zero_grad_place = bool(set_to_none), source_location.line()
-                uncover(kind, "zero_grad", zero_grad)
-            return original(optimizer, set_to_none)
-
-        self._covers.append((kind, "zero_grad", zero_grad))
-
-    def _cover_scaler(self, kind: Any) -> None:
-        original = kind.step
-
-        @covers(kind, "step")
-        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if getattr(scaler, "_enabled", False):
-                self._scaled.add(id(getattr(optimizer, "optimizer", optimizer)))
-            return original(scaler, optimizer, *args, **kwargs)
-
-        self._covers.append((kind, "step", step))
-
-
-def _truth(value: Any) -> bool | None:
-    return None if value is None else bool(value)
+    from ..core.annotations import Key, Log
 
 
 class State:
@@ -190,16 +111,16 @@ class State:
         return found
 
     def _live(self) -> dict[str, Any]:
-        live = self._try("live facts", state_torch.facts, self._torch) or {}
-        live.update(self._try("calls", self._calls.facts) or {})
-        live["autocast_dtypes"] = sorted(self.models.autocast_dtypes)
-        live["grad_scaler"] = self.optimizers.scales
-        live["zero_grad_sets_none"] = self.optimizers.zero_grad_sets_none
-        live["zero_grad_place"] = self.optimizers.zero_grad_place
-        live["unsynced_reads"] = state_torch.unknown(
+        found = self._try("live facts", live.facts, self._torch) or {}
+        found.update(self._try("calls", self._calls.facts) or {})
+        found["autocast_dtypes"] = sorted(self.models.autocast_dtypes)
+        found["grad_scaler"] = self.optimizers.scales
+        found["zero_grad_sets_none"] = self.optimizers.zero_grad_sets_none
+        found["zero_grad_place"] = self.optimizers.zero_grad_place
+        found["unsynced_reads"] = live.unknown(
             "copies to the host are not followed in the process, as that costs in every step; the trace may tell"
         )
-        return {"live." + name: value for name, value in live.items()}
+        return {"live." + name: value for name, value in found.items()}
 
     def _try(self, part: str, function: Callable[..., Any], *args: Any) -> Any:
         try:

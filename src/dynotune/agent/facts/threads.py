@@ -1,19 +1,15 @@
-"""Report how long threads of this process waited for a free core in the window, by the kernel's counters.
-
-A signal makes a watched process write the stacks of its threads, even inside a hanging call.
-"""
+"""Report how long threads of this process waited for a free core in the window, by the kernel's counters."""
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import signal
 from time import perf_counter
 
-from ..core.annotations import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _NANOSECOND = 1e-9
-_files: list[object] = []
 
 
 class Threads:
@@ -63,15 +59,3 @@ def schedstat(folder: str) -> tuple[int, int, int] | None:
             return ran, waited, num_turns
     except (OSError, ValueError):
         return None
-
-
-def listen(folder: str) -> int | None:
-    """Write stacks to `stacks-PID.txt` on an unused signal, and return its number; None without an unused signal."""
-    for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            # A separate file from that of the parent process. It stays open for the life of the process.
-            file = open(os.path.join(folder, "stacks-%d.txt" % os.getpid()), "ab")  # noqa: SIM115
-            faulthandler.register(number, file)
-            _files[:] = [file]
-            return number
-    return None

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import warnings
 
-from ..core.annotations import Any
 from ..core.covers import covers
 from .recorder import on_device
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 # fmt: off
 _LOWER = {

@@ -8,10 +8,15 @@ import re
 from importlib import import_module
 from types import FunctionType, SimpleNamespace
 
-from ..core.annotations import Any, Program
 from ..core.covers import covers
 from . import autocast, kernels, mode
 from .recorder import Recorder, on_device
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.program import Program
 
 # of a multiprocessor; else 2048
 _MOST_THREADS = {(7, 5): 1024, **dict.fromkeys(((8, 6), (8, 7), (8, 9), (11, 0), (12, 0), (12, 1)), 1536)}
@@ -44,7 +49,8 @@ def pretend(torch: Any, gpu: dict[str, Any], program: Program) -> None:
     setting = os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
     recorder = Recorder(torch, program, kernels.workspace_bytes(setting, capability, version))  # type: ignore[arg-type]
     program.pretended = recorder
-    device = mode.make(torch, recorder, gpu["num_multiprocessors"] * _MOST_THREADS.get(tuple(capability), 2048))
+    threads = gpu["num_multiprocessors"] * _MOST_THREADS.get(tuple(capability), 2048)
+    device = mode.PretendedDevice(torch, recorder, threads)
     _answer(torch, gpu, recorder)
     _refuse(torch, recorder)
     _move(torch)
@@ -52,7 +58,7 @@ def pretend(torch: Any, gpu: dict[str, Any], program: Program) -> None:
     _choose(torch, recorder)
     _keep_parameters(torch, device, recorder)
     autocast.install(torch)
-    device.__enter__()  # for the life of the process
+    device.enter()
 
 
 def _answers(owner: Any, answers: dict[str, Any]) -> None:

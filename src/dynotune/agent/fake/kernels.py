@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 import re
 
-from ..core.annotations import Any
 from .recorder import on_device
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MULTIPLIES = {"aten::" + name for name in ("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "_addmm_activation")}
 """Operators that cuBLAS carries out."""

@@ -8,7 +8,12 @@ import threading
 import weakref
 
 from ..core import source_location
-from ..core.annotations import Any, Program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.program import Program
 
 MOST_NOTES = 6
 _GRANULE = 512

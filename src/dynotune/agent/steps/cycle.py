@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections import namedtuple
 
-from ..core.annotations import Iterator
-
 DRAW = "draw"
 CALL = "call"
 STEP = "step"
@@ -29,7 +27,6 @@ _MIN_TAIL_WITHOUT_STEP = 4096
 # In slow programs, this time replaces waiting for hundreds of events.
 _PATIENCE_S = 20.0
 _MIN_PATIENT_REPEATS = 10
-
 
 Token = namedtuple("Token", ("kind", "name", "with_grad"), defaults=(False,))
 """The meaning of one number in the list of events."""
@@ -177,38 +174,6 @@ def _anchor(sequence: list[int], tokens: list[Token]) -> tuple[int, int]:
     best = max(rank[tokens[n].kind] for n in candidates)
     ending = {n for n in candidates if rank[tokens[n].kind] == best}
     return next(n for n in reversed(sequence) if n in ending), rarest
-
-
-# While the step is searched for
-
-MAX_EVENTS = 1 << 20
-
-
-class History:
-    """Events that are not counted yet, because the program's step is still unknown."""
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-        self.times: list[float] = []
-        self._rest: list[tuple[float, int | None, bool]] = []
-
-    def add(self, number: int, now: float, wait_s: float, num_samples: int | None, begins: bool) -> int:
-        if len(self.numbers) < MAX_EVENTS:
-            self.numbers.append(number)
-            self.times.append(now)
-            self._rest.append((wait_s, num_samples, begins))
-        return len(self.numbers)
-
-    def events(self) -> Iterator[tuple[int, float, float, int | None, bool]]:
-        for number, now, rest in zip(self.numbers, self.times, self._rest):
-            yield (number, now, *rest)
-
-    def begin_s(self, sequence: list[int] | None) -> float:
-        """Return when the first event of `sequence` (of any event if None) began, including the wait for that event."""
-        for number, now, (wait_s, _, _) in zip(self.numbers, self.times, self._rest):
-            if sequence is None or number in sequence:
-                return now - wait_s
-        return self.times[0]
 
 
 class AllDraws:

@@ -7,10 +7,16 @@ from contextlib import contextmanager
 from threading import get_ident
 from time import perf_counter
 
-from ..core.annotations import Any, Callable, Iterator, Log
 from ..core.covers import covers
 from ..core.errors import guarded
 from .steps import MAX_INSIDE_OPTIMIZER, Steps
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from ..core.annotations import Log
 
 
 class LoaderHooks:

@@ -10,9 +10,16 @@ import weakref
 from threading import get_ident
 from time import perf_counter
 
-from ..core.annotations import Any, Call, Callable, Key, Log, Special
 from . import samples
 from .cycle import DRAW, Token
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.annotations import Call, Key, Log, Special
+    from .steps import Steps
 
 
 class Identities:
@@ -83,11 +90,6 @@ class Identities:
     def _new(self, kind: str, name: str, with_grad: bool = False) -> int:
         self.tokens.append(Token(kind, name, with_grad))
         return len(self.tokens) - 1
-
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .steps import Steps
 
 
 def stepped(steps: Steps, anchor: weakref.ref[Any], general: Callable[[Any], None]) -> Callable[[Any], None]:

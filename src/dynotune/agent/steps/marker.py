@@ -8,8 +8,16 @@ import sys
 import types
 import weakref
 
-from ..core.annotations import AfterImport, Any, Callable, FrameType, Log, ModuleType
 from ..core.covers import covers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType, ModuleType
+    from typing import Any
+
+    from ..core.annotations import Log
+    from ..core.hooks import AfterImport
 
 _wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
 

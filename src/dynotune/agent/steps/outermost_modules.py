@@ -14,7 +14,13 @@ import sys
 import weakref
 from threading import get_ident
 
-from ..core.annotations import Any, Call, Callable, CodeType, Iterator, Log, Special
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType
+    from typing import Any
+
+    from ..core.annotations import Call, Log, Special
 
 # A module that constructors call more often than this, and no other module calls, does real work, such as training.
 MOST_TRIES = 256

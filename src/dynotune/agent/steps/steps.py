@@ -7,11 +7,18 @@ from threading import RLock
 from time import perf_counter
 from types import MethodType
 
-from ..core.annotations import Any, Callable, Container, Key
 from ..core.writer import EPOCH
 from . import cycle as cycles
 from . import fast_paths, samples
-from .cycle import MAX_EVENTS, AllDraws, History
+from .cycle import AllDraws
+from .event_history import MAX_EVENTS, History
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+    from typing import Any
+
+    from ..core.annotations import Key
 
 # Some programs draw from loaders about one batch before its use (Lightning, accelerate).
 _MAX_AHEAD = 4

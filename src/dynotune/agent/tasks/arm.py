@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 
 from ..apply.site import call_inside, chosen
-from ..core.annotations import Answer, Any, Args, Callable, Iterator, Kwargs, Planned, Program, Surroundings
 from ..core.device import free_memory
 from ..core.errors import by_a_signal
 from .loader_switch import LoaderSwitch
@@ -22,6 +21,28 @@ from .switches import (
     Switch,
     TransferSwitch,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from ..core.annotations import Answer, Args, Kwargs, Planned, Surroundings
+    from ..core.program import Program
+
+_SWITCHES: dict[str, type[Switch]] = {
+    "attr": GlobalSwitch,
+    "call": GlobalSwitch,
+    "autocast": AutocastSwitch,
+    "channels_last": ChannelsLastSwitch,
+    "compile": CompileSwitch,
+    "decode": LoaderSwitch,
+    "grad_mode": GradModeSwitch,
+    "method": TransferSwitch,
+    "quantize": QuantizeSwitch,
+    "torch.utils.data.DataLoader": LoaderSwitch,
+    "torch.optim.Adam": FusedSwitch,
+}
 
 
 class Arm:
@@ -191,21 +212,6 @@ class Unswitched(Switch):
 
     def on(self) -> None:
         raise NotSwitched("%s cannot be switched while the program runs" % self.planned[0]["knob"])
-
-
-_SWITCHES: dict[str, type[Switch]] = {
-    "attr": GlobalSwitch,
-    "call": GlobalSwitch,
-    "autocast": AutocastSwitch,
-    "channels_last": ChannelsLastSwitch,
-    "compile": CompileSwitch,
-    "decode": LoaderSwitch,
-    "grad_mode": GradModeSwitch,
-    "method": TransferSwitch,
-    "quantize": QuantizeSwitch,
-    "torch.utils.data.DataLoader": LoaderSwitch,
-    "torch.optim.Adam": FusedSwitch,
-}
 
 
 def _refused(answer: Answer) -> str:

@@ -12,13 +12,19 @@ import functools
 import weakref
 from importlib import import_module
 
-from ..core.annotations import Any, Program
 from ..core.covers import call_directly, covers
 from ..core.device import is_capturing
 from ..core.errors import by_a_signal, guarded
 from . import references
-from .digests import Digest, digests_of, fields_of, local, number, plainly, precision_of, random_states
+from .digests import digests_of, fields_of, local, number, plainly, precision_of, random_states
 from .task import NEVER, Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.program import Program
+    from .digests import Digest
 
 # A program with an optimizer may evaluate before it trains; wait for this many calls before taking outputs.
 PATIENCE = 10

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..core.annotations import Any, Iterator
 from ..core.device import autocast_inside_forward
 
-Digest = tuple[list[int], Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    # Shape of a tensor, and the numbers that stand for its values.
+    Digest = tuple[list[int], Any]
 
 NUM_SAMPLED = 64
 """Number of elements sampled from each tensor, evenly spaced."""

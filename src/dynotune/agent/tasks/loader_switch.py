@@ -17,12 +17,19 @@ from threading import get_ident
 
 from ..apply.decode import DecodeSite
 from ..apply.site import answer, text
-from ..core.annotations import Answer, Any, Callable, Iterator, Planned, Program
 from .switches import HasAlready, NotSwitched, Switch
 
-Options = tuple[tuple[str, Any], ...]
-Used = dict[tuple[Options, str], set[str]]
-"""By options and the name of a loader's argument, the values with which iterators work, as text."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from ..core.annotations import Answer, Planned
+    from ..core.program import Program
+
+    Options = tuple[tuple[str, Any], ...]
+    Used = dict[tuple[Options, str], set[str]]
+    """By options and the name of a loader's argument, the values with which iterators work, as text."""
 
 _DECODE = "decode.backend"
 _NOT_PINNED = "without a GPU nothing is pinned"

@@ -9,7 +9,10 @@ import os
 import stat
 from time import perf_counter
 
-from ..core.annotations import Any, Iterator
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 MOST_S = 10.0
 _NUM_PROBED = 32

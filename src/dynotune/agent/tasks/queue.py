@@ -12,9 +12,14 @@ import os
 import struct
 from time import perf_counter
 
-from ..core.annotations import Any, Program
 from ..core.writer import map_file
 from .task import NEVER, Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.program import Program
 
 PAGE_FILE = "tasks.page"
 PAGE_BYTES = 4096

@@ -10,12 +10,17 @@ import functools
 import os
 import pickle
 
-from ..core.annotations import Any, Program
 from ..core.covers import covers, uncover
 from ..core.device import synchronise
 from ..core.errors import guarded
 from ..core.observe import number
 from .task import Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.program import Program
 
 MOST_EVENTS = 400_000
 

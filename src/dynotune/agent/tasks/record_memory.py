@@ -17,12 +17,18 @@ import pickle
 from time import perf_counter
 from types import FunctionType
 
-from ..core.annotations import Any, Callable, Iterable, Program
 from ..core.device import synchronise
 from ..core.errors import guarded
 from ..core.observe import number, owned
 from ..core.tensors import class_name, tensors_in
 from .task import Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from ..core.program import Program
 
 MODULE_FILE = "<dynotune module>"
 """File name of the functions through which modules are called; `trace.snapshot.lives` looks for it."""

@@ -10,13 +10,16 @@ import os
 from time import perf_counter
 from traceback import walk_tb
 
-from ..core.annotations import Any
 from ..core.covers import call_directly
 from ..core.errors import guarded
 from ..core.source_location import WHOSE_USER, function, whose
 from ..core.tensors import can_look, class_name, described
 from .references import widened
 from .task import NEVER, Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MOST_DIFFERENT = 2048
 MOST_BATCHES, MOST_TEXT = 4, 300

@@ -13,13 +13,18 @@ import shutil
 import sys
 from time import perf_counter
 
-from ..core.annotations import Any, Program
 from ..core.covers import covers, uncover
 from ..core.cupti import other_profiler
 from ..core.device import is_capturing, num_device_tensors, synchronise
 from ..core.observe import number
 from ..core.profiler_session import Session, open_optimizer_annotation
 from .task import Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.program import Program
 
 # Limits that end a recording after the step that exceeds them, because larger traces cannot be opened. The profiler's
 # memory is 0.85 times the size of its output, so this gives a file of 300 MB before compression; at the end it is 7

@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import copy
 
-from ..core.annotations import Any, Args, Kwargs
 from ..core.covers import covers
-from .digests import Digest, digests_of, is_plain, local
+from .digests import digests_of, is_plain, local
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.annotations import Args, Kwargs
+    from .digests import Digest
 
 MOST_PARTS = 256
 

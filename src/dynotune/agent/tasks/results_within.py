@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from ..core.annotations import AbstractContextManager, Any, Args, Callable, Kwargs, Program
 from ..core.device import free_memory
 from ..core.errors import by_a_signal
-from .digests import Digest, digests_of, fields_of, precision_of, random_states
+from .digests import digests_of, fields_of, precision_of, random_states
 from .references import copied
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from typing import Any
+
+    from ..core.annotations import Args, Kwargs
+    from ..core.program import Program
+    from .digests import Digest
 
 NAMES = ("baseline", "candidate", "redrawn", "reference", "rounded")
 

@@ -17,9 +17,16 @@ import weakref
 from threading import get_ident
 from time import perf_counter
 
-from ..core.annotations import AfterImport, Any, Callable, Event, Log
 from ..core.covers import covers, on_compilations, uncover
 from ..core.errors import guarded
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..core.annotations import Event, Log
+    from ..core.hooks import AfterImport
 
 LEAST_S = 0.0002
 """Shorter spans are not recorded."""

@@ -20,7 +20,6 @@ from statistics import median
 from threading import get_ident
 from time import perf_counter
 
-from ..core.annotations import Answer, Any, Args, Around, Call, Kwargs, Program, Sequence, Stops
 from ..core.covers import call_directly
 from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
@@ -29,6 +28,14 @@ from .arm import Arm
 from .results_within import ResultsWithin
 from .switches import NotSwitched
 from .task import Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ..core.annotations import Answer, Args, Around, Call, Kwargs, Stops
+    from ..core.program import Program
 
 # After a switch, leave out at least this many steps, the last of them quiet; programs that always allocate are never
 # quiet.

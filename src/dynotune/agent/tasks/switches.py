@@ -16,7 +16,14 @@ from ..apply.optimizer import fused_answer
 from ..apply.quantize import NO_LAYERS, TRAINS, QuantizeSite, exchange
 from ..apply.site import Site, answer, resolve, text
 from ..apply.transfer import TransferSite
-from ..core.annotations import Answer, Any, Callable, Iterator, Planned, Program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from ..core.annotations import Answer, Planned
+    from ..core.program import Program
 
 # The older call also sets these attributes, and its own value alone could not restore them.
 _SET_BESIDE = ("torch.backends.cuda.matmul.fp32_precision", "torch.backends.mkldnn.matmul.fp32_precision")

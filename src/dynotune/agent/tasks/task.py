@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from ..core.annotations import Any, Program
 from ..core.device import is_capturing
 from ..core.errors import by_a_signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..core.program import Program
 
 NEVER = 1 << 62
 

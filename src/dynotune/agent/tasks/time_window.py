@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from ..core.annotations import Any
 from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
 from ..core.program import WAITS
 from .task import Task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 MOST_FAILURES = 20
 NUM_LEVELS = 8

@@ -13,7 +13,8 @@ from pathlib import Path
 from dynotune.launch.process import environment, processes, variants
 from dynotune.launch.process.inboxes import FROM_OUTSIDE, SignalInbox
 from dynotune.launch.process.launcher import Exit, start
-from dynotune.launch.records.record import Records, read_back, summarise
+from dynotune.launch.records.process_summary import read_back, summarise
+from dynotune.launch.records.reader import Records
 from dynotune.schema import document
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import Plan, Run

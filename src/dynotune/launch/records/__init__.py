@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from dynotune.launch.records.batch_costs import with_loading
     from dynotune.launch.records.oom import why_memory_ran_out
     from dynotune.launch.records.process_state import failed_parts, state_of_process
-    from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record, Records, read_back, summarise
+    from dynotune.launch.records.process_summary import read_back, summarise
+    from dynotune.launch.records.reader import Records
+    from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, Record
     from dynotune.launch.records.task_page import TaskPage
 
 __all__ = [
@@ -31,7 +33,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "record": "ALLOCATED COMPILED EPOCH Record Records read_back summarise",
+    "record": "ALLOCATED COMPILED EPOCH Record",
+    "reader": "Records",
+    "process_summary": "read_back summarise",
     "task_page": "TaskPage",
     "process_state": "failed_parts state_of_process",
     "batch_costs": "with_loading",

@@ -12,6 +12,11 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading, SamplePart
 from dynotune.schema.trace_summary import Place
 
+_Events = list[dict[str, Any]]
+_Key = tuple[str, str, int | None, int]
+
+_BYTES = ("read_bytes", "storage_bytes")
+_COUNTS = ("num", "fetch_s", "collate_s", "decode_s", "cpu_s")
 _UNSETTLED_S = 1.0
 """A worker that has just begun takes memory for its first batches, so growth counts only after this time."""
 
@@ -32,10 +37,6 @@ def with_loading(
         return [_with_parts(_filled(loader, loaders, groups, pin_s, begin_s, end_s), own) for loader in loaders]
     except CONTRADICTIONS as error:
         raise RecordError(f"An event of {pid} or its workers is not as dynotune's agent writes events.") from error
-
-
-_Events = list[dict[str, Any]]
-_Key = tuple[str, str, int | None, int]
 
 
 def _by_maker(record: Record, pid: int) -> list[_Events]:
@@ -141,10 +142,6 @@ def _grown(events: _Events, begin_s: float, end_s: float) -> dict[str, float]:
     since_s = first["at_s"] if first else last["begin_s"]
     spent = [event["longest_s"] for event in within if event["at_s"] <= last["at_s"]]
     return {**grown, "longest_s": max(spent), "over_s": max(last["at_s"] - since_s, 1e-9)}
-
-
-_BYTES = ("read_bytes", "storage_bytes")
-_COUNTS = ("num", "fetch_s", "collate_s", "decode_s", "cpu_s")
 
 
 def _parts(makers: Sequence[_Events], end_s: float) -> list[SamplePart]:

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from dynotune.launch.records.periodic import periodic_work, seen_inside
-from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Record, Step, summarise
+from dynotune.launch.records.process_summary import summarise
+from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Record, Step
 from dynotune.schema import document
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
 from dynotune.schema.facts import Facts, Unknown

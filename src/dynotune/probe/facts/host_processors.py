@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dynotune.probe.facts.host import parse_cpu_list
 from dynotune.probe.facts.host_memory import limits
+from dynotune.probe.facts.hypervisor import hypervisor
 from dynotune.probe.sources import container, counters, kernel_files
 from dynotune.schema.facts import Facts, Unknown, Value, needed, or_unknown
 
@@ -63,45 +64,6 @@ def _load(root: Path) -> float | Unknown:
 def _throttling(root: Path, counter: str) -> float:
     """Return throttling since the control group was created; zero if no limit could throttle."""
     return getattr(needed(counters.quota(container.cpu_limits(root))), counter, 0)
-
-
-# Names that a hypervisor writes into the firmware tables as vendor or product.
-BY_FIRMWARE = {
-    "vmware": "vmware",
-    "virtualbox": "virtualbox",
-    "innotek": "virtualbox",
-    "virtual machine": "hyper-v",
-    "parallels": "parallels",
-    "google compute engine": "kvm",
-    "amazon ec2": "kvm",
-    "openstack": "kvm",
-    "kvm": "kvm",
-    "qemu": "qemu",
-    "bochs": "qemu",
-    "bhyve": "bhyve",
-    "xen": "xen",
-}
-
-
-def hypervisor(root: Path = Path("/")) -> str | Unknown:
-    """Name the hypervisor: `kvm`, `xen`, …; `other` if it cannot be identified; empty on a physical machine."""
-    if "microsoft" in kernel_files.read(root / "proc/sys/kernel/osrelease").lower():
-        return "wsl"
-    if kind := kernel_files.read(root / "sys/hypervisor/type").strip():
-        return kind
-    # None if the kernel lists no flags, or flags that cannot show a hypervisor (Arm).
-    flags = kernel_files.cpu_field(root, "flags")
-    names = ("sys_vendor", "product_name")
-    firmware = " ".join(kernel_files.read(root / "sys/class/dmi/id" / name).strip().lower() for name in names).strip()
-    # A cloud's bare-metal machine has the same vendor name, but the processor's flag is reliable.
-    if flags is not None and "hypervisor" not in flags.split():
-        return ""
-    for word, name in BY_FIRMWARE.items():
-        if word in firmware and ".metal" not in firmware:
-            return name
-    if flags is not None:
-        return "other"
-    return "" if firmware else Unknown("neither the processor nor the firmware says whether this machine is virtual")
 
 
 QUESTIONS: dict[str, Callable[[Path, Collection[int]], Value | Unknown]] = {

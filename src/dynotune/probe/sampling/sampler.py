@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from dynotune.probe.facts import host_memory
-from dynotune.probe.sampling.gpu_counters import GpuCounters, PcieMeter
+from dynotune.probe.sampling.gpu_counters import GpuCounters
+from dynotune.probe.sampling.pcie_meter import PcieMeter
 from dynotune.probe.sources import container, counters
 from dynotune.probe.sources.samples import Sample, SamplesFile
 from dynotune.schema.facts import Unknown, needed, or_unknown

@@ -17,6 +17,8 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 VMSTAT = frozenset({"pswpin", "pswpout", "numa_pte_updates"})
 
+_PSS = re.compile(rb"^Pss:\s+(\d+) kB$", re.MULTILINE)
+
 MIN_THREADS = 64
 """A tree of at most so many threads is always walked, because that takes under a millisecond."""
 
@@ -224,9 +226,6 @@ def vmstat(root: Path = Path("/")) -> ByName:
 def memory_events(file: Path | Unknown) -> ByName:
     """Read how often our control group reached its memory limit; `file` comes from `host_memory.memory_events_file`."""
     return ByName(values=dict(kernel_files.counts(needed(file))))
-
-
-_PSS = re.compile(rb"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 
 @or_unknown()

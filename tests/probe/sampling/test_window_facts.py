@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.probe import over, read_samples
-from dynotune.probe.sampling.window import GPU_NAMES, NAMES
+from dynotune.probe.sampling.window_facts import GPU_NAMES, NAMES
 from dynotune.probe.sources.samples import SCHEMA, ByName, Cores, Gpu, Quota, Sample, Tree
 from dynotune.schema.facts import Unknown
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pynvml
 import pytest
 
-from dynotune.probe.sampling.gpu_counters import Gpm
+from dynotune.probe.sampling.gpm import Gpm
 from dynotune.schema.facts import Unknown
 
 

@@ -1,0 +1,57 @@
+"""Tell whether a setting can work on this machine, and whether it is likely to hurt there."""
+
+from dynotune.knobs.catalogue import get
+from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.knob import Knob
+from dynotune.schema.setting import Setting
+
+
+def check_applies(setting: Setting, facts: Facts) -> None:
+    """Refuse a setting that cannot work here. If a fact is not known, the read-back decides later.
+
+    Raises CannotRunHere: the message names what is missing.
+    """
+    knob = get(setting.knob)
+    if "gpu.count" in knob.needs and "torch.cuda" in facts and facts["torch.cuda"] is None:
+        raise CannotRunHere(
+            f"{setting} cannot work here: the command's torch is built without CUDA.",
+            hint="Install a CUDA build of torch in the command's environment, or leave this setting out.",
+        )
+    _check_package(setting, knob, facts)
+    if knob.applies is None or any(_is_unknown(facts, need) for need in knob.needs):
+        return
+    if not knob.applies(facts):
+        found = ", ".join(f"{need} is {facts[need]}" for need in knob.needs)
+        raise CannotRunHere(
+            f"{setting} cannot work here: {knob.unless} ({found}).",
+            hint=f"Leave it out, or run where it applies. `dynotune knobs {knob.id}` says more.",
+        )
+
+
+def _check_package(setting: Setting, knob: Knob, facts: Facts) -> None:
+    needed = knob.packages.get(str(setting.value), ())
+    if not needed or "python.version" not in facts or _is_unknown(facts, "python.version"):
+        return  # the installed packages are not known
+    there = [name.removeprefix("package.") for name in facts if name.startswith("package.")]
+    if not any(one in (name, f"{name}-headless") for name in needed for one in there):
+        missing = " or ".join(needed)
+        raise CannotRunHere(
+            f"{setting} cannot work here: {missing} is not installed in the command's environment.",
+            hint="Install it there, or leave this setting out.",
+        )
+
+
+def _is_unknown(facts: Facts, name: str) -> bool:
+    return name not in facts or isinstance(facts[name], Unknown)
+
+
+def caution(setting: Setting, facts: Facts) -> str:
+    """Return a warning about a setting that works here but is likely to hurt; "" if there is no such risk."""
+    cores = facts.get("host.num_cores")
+    if isinstance(cores, bool) or not isinstance(cores, int) or isinstance(setting.value, str):
+        return ""
+    if setting.knob not in ("loader.num_workers", "host.num_threads") or setting.value <= cores:
+        return ""
+    what = "workers" if setting.knob == "loader.num_workers" else "threads"
+    return f"{setting}: {what} will share cores, since this process may use only {cores}."

@@ -1,0 +1,169 @@
+"""Read the files that the agent writes in each process; a truncated file is read up to the cut."""
+
+import struct
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from dynotune.launch.records.record import Record, Step
+from dynotune.schema import document
+from dynotune.schema.errors import RecordError, may_fail
+
+_MAGIC = b"DYNOREC\0"
+_VERSION = 1
+_STEP = 1
+_EVENT = 2
+# The writer fills preallocated zeros field by field. A size, a kind and the last byte of a time are never 0.
+_NOT_YET = 0
+_FILE_HEAD = struct.Struct("<8sHHIdQ")
+_START_LAST_BYTE = struct.calcsize("<8sHHId") - 1
+_HEAD = struct.Struct("<IHH")
+_PIECE_BYTES = 1 << 20
+_STEP_PAYLOAD = struct.Struct("<dqQd")
+_Int = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
+
+
+class _Setting(msgspec.Struct):
+    """An entry of the event `readback`."""
+
+    knob: str
+    asked: Any
+    witness: str = ""
+    ok: bool | None = None
+    detail: str = ""
+
+
+# Fields that are read one by one, with the type that each has in every event; None stands for unknown.
+_FIELDS: tuple[tuple[Any, str], ...] = (
+    (_Int, "task rank world_size first_step num_steps num_events arm"),
+    (Annotated[int, msgspec.Meta(ge=0, le=1 << 62)], "num_superseded"),
+    (bool, "at_exit"),
+    (str, "kind reason executable python version step where error phase name"),
+    (float, "begin_s end_s at_s time_s done_s started_s"),
+    (list[float], "step_s"),
+    (list[str], "argv"),
+    (list[_Setting], "settings"),
+    (dict[str, str], "unknown failed"),
+)
+_Event = msgspec.defstruct(
+    "_Event",
+    [("event", str), *((name, type_ | None, None) for type_, names in _FIELDS for name in names.split())],
+)
+
+
+class Reader:
+    """Read one record while it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._position = 0
+        self.record = Record(path=path, pid=0, start_s=0.0, steps=[], events={}, results={})
+
+    def update(self) -> Record:
+        """Read new data.
+
+        Raises RecordError: the file is no record, or has a version unknown to this dynotune.
+        """
+        if self._position:
+            # The program may have overwritten data that was read before.
+            self._check_magic(self._piece(0, len(_MAGIC)))
+        while self._read_some():
+            pass
+        return self.record
+
+    def _read_some(self) -> bool:
+        """Read a chunk; return whether more data may follow.
+
+        Most of a record is preallocated and still empty.
+        """
+        raw = self._piece(self._position, _PIECE_BYTES)
+        if len(raw) == _PIECE_BYTES and self._position:
+            size = _HEAD.unpack_from(raw)[0]
+            if size > _PIECE_BYTES - _HEAD.size:
+                raw = self._piece(self._position, _HEAD.size + size)
+        offset = 0
+        if self._position == 0:
+            offset = self._read_head(raw)
+            if offset == 0:
+                return False
+        while offset + _HEAD.size <= len(raw):
+            size, kind, _ = _HEAD.unpack_from(raw, offset)
+            payload = raw[offset + _HEAD.size : offset + _HEAD.size + size]
+            if _NOT_YET in (size, kind) or len(payload) < size or (kind == _STEP and payload[-1] == _NOT_YET):
+                break
+            self._take(kind, payload)
+            offset += (_HEAD.size + size + 7) & ~7
+        self._position += offset
+        return offset > 0
+
+    def _piece(self, position: int, num_bytes: int) -> bytes:
+        with may_fail(f"read {self.record.path}", "", RecordError), self.record.path.open("rb") as file:
+            file.seek(position)
+            return file.read(num_bytes)
+
+    def _read_head(self, raw: bytes) -> int:
+        if len(raw) < _FILE_HEAD.size or raw[:8] == bytes(8):
+            return 0  # the record is only just being created
+        magic, version, size, pid, start_s, _ = _FILE_HEAD.unpack_from(raw)
+        self._check_magic(magic)
+        if version == _NOT_YET or raw[_START_LAST_BYTE] == _NOT_YET:
+            return 0
+        if version != _VERSION:
+            raise RecordError(
+                f"{self.record.path} is a record of version {version}; this dynotune reads {_VERSION}.",
+                hint="Read it with the version of dynotune that wrote it.",
+            )
+        self.record.pid, self.record.start_s = pid, start_s
+        return int(size)
+
+    def _check_magic(self, magic: bytes) -> None:
+        if magic != _MAGIC:
+            raise RecordError(f"{self.record.path} is not a record of dynotune's.")
+
+    def _take(self, kind: int, payload: bytes) -> None:
+        if kind == _STEP and len(payload) == _STEP_PAYLOAD.size:
+            wait_s, num_samples, flags, end_s = _STEP_PAYLOAD.unpack(payload)
+            self.record.steps.append(Step(end_s, wait_s, num_samples if num_samples >= 0 else None, flags))
+        elif kind == _EVENT:
+            try:
+                event = document.parse(payload)
+                if not isinstance(event, dict) or "event" not in event:
+                    return
+                if not _is_sound(event):
+                    self.record.is_damaged = True
+                    return
+                if (number := event.get("task")) is not None:
+                    if number in self.record.results:
+                        return  # dynotune requested this result again
+                    self.record.results[number] = event
+                self.record.events.setdefault(event["event"], []).append(event)
+                # The program turns out to train: the cycles that it repeated before training were not steps.
+                del self.record.steps[: event.get("num_superseded") or 0]
+            except ValueError:
+                pass  # Drop a damaged event; the events around it stay valid.
+
+
+def _is_sound(event: dict[str, Any]) -> bool:
+    try:
+        document.convert(event, _Event)
+    except ValueError:
+        return False
+    return True
+
+
+class Records:
+    """All records of a run folder.
+
+    With another pattern, these are the later files of watched processes whose first records were full.
+    """
+
+    def __init__(self, folder: Path, pattern: str = "process-*.rec") -> None:
+        self._folder, self._pattern = folder, pattern
+        self._readers: dict[Path, Reader] = {}
+
+    def update(self) -> list[Record]:
+        """Read new data of all processes, in the order of their starts. Raises RecordError: as for Reader."""
+        paths = sorted(self._folder.glob(self._pattern))
+        self._readers = {path: self._readers.get(path) or Reader(path) for path in paths}
+        records = [reader.update() for reader in self._readers.values()]
+        return sorted((record for record in records if record.pid), key=lambda record: record.start_s)

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SHORT_KERNEL_S, SMALL_COPY_BYTES, Place
 from dynotune.trace.facts import call_order, copies, intervals
+from dynotune.trace.facts.host_names import named
 from dynotune.trace.facts.idle import Gaps, in_loader, loader_spans, working_thread
 from dynotune.trace.facts.kernels import launches_graph
 from dynotune.trace.facts.nesting import begins_inside, outermost
+from dynotune.trace.facts.optimizer_updates import updates
 from dynotune.trace.facts.rank_facts import (
     LostTime,
     OnDevice,
@@ -30,7 +32,6 @@ from dynotune.trace.facts.rank_facts import (
     time_per_step,
 )
 from dynotune.trace.facts.source_locations import PlaceRows
-from dynotune.trace.facts.steps import named, updates
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, told_by_name
 
 LOW_BUSY_SHARE = 0.7

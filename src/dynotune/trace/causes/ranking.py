@@ -10,9 +10,9 @@ from dynotune.schema.trace_summary import RANK_PHASES, Cause, Operator, Place, R
 from dynotune.trace.causes import idle, work
 from dynotune.trace.causes.idle import LOW_BUSY_SHARE
 from dynotune.trace.facts import intervals, rank_phases
+from dynotune.trace.facts.host_names import STEP
 from dynotune.trace.facts.idle import working_thread
 from dynotune.trace.facts.rank_facts import LostTime, RankFacts, duration, in_window, percent, time_per_step
-from dynotune.trace.facts.steps import STEP
 from dynotune.trace.timeline import HostKind
 
 MIN_SHARE = 0.01

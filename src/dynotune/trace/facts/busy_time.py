@@ -11,9 +11,9 @@ import numpy as np
 
 from dynotune.schema.trace_summary import HostTime
 from dynotune.trace.facts import intervals, kernels
+from dynotune.trace.facts.host_names import named
 from dynotune.trace.facts.idle import in_loader, loader_spans, working_thread
 from dynotune.trace.facts.kernel_names import CLASSES
-from dynotune.trace.facts.steps import named
 from dynotune.trace.timeline import DeviceKind, HostKind, Ints, Timeline
 
 _COMPUTE, _COPY, _COMMUNICATION = 1, 2, 4

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import SHORT_KERNEL_S, KernelClass, Kernels
 from dynotune.trace.facts.cuda_calls import plain_name
+from dynotune.trace.facts.host_names import named
 from dynotune.trace.facts.kernel_names import CLASSES, classify, uses_tensor_cores
 from dynotune.trace.facts.nesting import begins_inside
 from dynotune.trace.facts.rank_facts import RankFacts
-from dynotune.trace.facts.steps import named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name, touching
 
 MATH_ATTENTION = "aten::_scaled_dot_product_attention_math"

@@ -5,10 +5,11 @@ from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Called, Caller, Operator
 from dynotune.trace.facts.busy_time import COMPILED
+from dynotune.trace.facts.host_names import BACKWARD, named
 from dynotune.trace.facts.idle import loader_spans
 from dynotune.trace.facts.nesting import Nesting, begins_inside, nest, outermost, parents
-from dynotune.trace.facts.source_locations import has_file, is_users
-from dynotune.trace.facts.steps import BACKWARD, named, updates
+from dynotune.trace.facts.optimizer_updates import updates
+from dynotune.trace.facts.source_files import has_file, is_users
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline, touching
 
 CALLERS: tuple[Caller, ...] = ("program", "library", "compiled", "optimizer", "backward", "loader", "unknown")

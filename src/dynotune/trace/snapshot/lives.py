@@ -19,7 +19,7 @@ from msgspec import Meta
 from dynotune.schema.errors import UsageError
 from dynotune.schema.memory import TermName
 from dynotune.schema.trace_summary import Place
-from dynotune.trace.facts.source_locations import is_of_library
+from dynotune.trace.facts.source_files import is_of_library
 
 ADDRESS_MASK = (1 << 62) - 1
 """Some devices' addresses have the highest bits set; without these bits they fit int64 and stay distinct."""

@@ -13,6 +13,8 @@ OPTIMIZER = re.compile(r"Optimizer\.step#")
 LOADER = re.compile(r"enumerate\(DataLoader\)#")
 MODULE = re.compile(r"nn\.Module: ")
 BACKWARD = re.compile(r"autograd::engine::")
+# Code that torch.compile generates calls no operator: the kernels of this code run inside these spans.
+COMPILED = re.compile(r"## Call CompiledFxGraph|CompiledFunction")
 
 
 def named(timeline: Timeline, pattern: re.Pattern[str], *kinds: HostKind) -> Ints:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import RANK_PHASES, Communication, Ranks, RankTime, Straggler
-from dynotune.trace.facts import busy_time, intervals, rank_phases
+from dynotune.trace.facts import host_time, intervals, rank_phases
 from dynotune.trace.facts.kernel_names import CLASSES, without_arguments
 from dynotune.trace.facts.kernels import classes_of
 from dynotune.trace.facts.steps import Steps
@@ -127,7 +127,7 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
 def _collectives(timeline: Timeline, window: Window) -> _Collectives:
     on_host = not len(timeline.device)
     spans = timeline.host if on_host else timeline.device
-    rows = busy_time.collectives(timeline) if on_host else np.flatnonzero(classes_of(timeline) == _COMMUNICATION)
+    rows = host_time.collectives(timeline) if on_host else np.flatnonzero(classes_of(timeline) == _COMMUNICATION)
     rows = rows[(spans.start_ns[rows] >= window[0]) & (spans.start_ns[rows] < window[1])]
     names = spans.name[rows]
     positions: dict[str, list[Ints]] = {}
@@ -142,7 +142,7 @@ def _collectives(timeline: Timeline, window: Window) -> _Collectives:
 def _free(timeline: Timeline, window: Window) -> intervals.Set:
     """Return the intervals in which a rank computes nothing: on its devices or, without a device, on its thread."""
     if not len(timeline.device):
-        return busy_time.without_operators(timeline, window)
+        return host_time.without_operators(timeline, window)
     computes = intervals.union_of(timeline.device, classes_of(timeline) != _COMMUNICATION, window)
     return intervals.complement(computes, *window)
 
@@ -392,4 +392,4 @@ def _compute_ns(timeline: Timeline, window: Window) -> float:
 
 
 def _operators_ns(timeline: Timeline, window: Window) -> float:
-    return float(window[1] - window[0] - intervals.length(busy_time.without_operators(timeline, window)))
+    return float(window[1] - window[0] - intervals.length(host_time.without_operators(timeline, window)))

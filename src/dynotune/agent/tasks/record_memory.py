@@ -25,7 +25,7 @@ from ..core.tensors import class_name, tensors_in
 from .task import Task
 
 MODULE_FILE = "<dynotune module>"
-"""File name of the functions through which modules are called; `trace.snapshot.lives` looks for it."""
+"""File name of the functions through which modules are called; `trace.snapshot.stacks` looks for it."""
 MOST_EVENTS = 400_000
 MOST_MODULES = 20_000
 

@@ -97,8 +97,8 @@ class Lives:
         """Return the reserved bytes after `event` events, and the bytes the program did not ask for, by kind.
 
         `rounding`: bytes of live blocks beyond the requested bytes. `cache`: segments without live blocks.
-        `fragmentation`: free bytes in other segments. `graph-pools`: all bytes of private pools, which count in
-        no other kind.
+        `fragmentation`: free bytes in other segments. `graph-pools`: all bytes of private pools, which count
+        in no other kind.
         """
         blocks = sorted((life.address, life.size) for life in self.alive(event))
         starts = [address for address, _ in blocks]

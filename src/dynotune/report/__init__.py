@@ -14,13 +14,14 @@ from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from dynotune.report.claims import explanation_report
+    from dynotune.report.comparison import comparison_table
     from dynotune.report.diagnosis import diagnosis_report
     from dynotune.report.doctor import examination_report
     from dynotune.report.memory_account import memory_report
     from dynotune.report.plain_console import as_html, as_text, console
     from dynotune.report.precision import precision_report
+    from dynotune.report.progress import Progress
     from dynotune.report.recipe import recipe_report, verification_report
-    from dynotune.report.terminal import Progress, comparison_table
 
 __all__ = [
     "Progress",
@@ -46,7 +47,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "terminal": "Progress comparison_table",
+    "comparison": "comparison_table",
+    "progress": "Progress",
     "plain_console": "as_html as_text console",
     "claims": "explanation_report",
     "diagnosis": "diagnosis_report",

@@ -273,7 +273,7 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
 def _is_typed_again(folder: Path, file: str) -> bool:
     """Return whether command and settings may be typed with --resume: if secrets are missing, or the folder is foreign.
 
-    `schema.document.completed` and `origin.refuse_foreign` report what is missing.
+    `schema.resumption.completed` and `origin.refuse_foreign` report what is missing.
     """
     from dynotune.launch.process import origin
     from dynotune.schema import atomic

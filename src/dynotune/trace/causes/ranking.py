@@ -21,7 +21,9 @@ MIN_SHARE = 0.01
 """Smallest share of the time window for a cause to be listed. Smaller losses are within the variation between steps."""
 
 _WORDS = tomllib.loads(files(__package__).joinpath("ranking.toml").read_text(encoding="utf-8"))
-_IDLE, _WORK, _CLAIMS = _WORDS["idle"], _WORDS["work"], _WORDS["claims"]
+_IDLE = _WORDS["idle"]
+_WORK = _WORDS["work"]
+_CLAIMS = _WORDS["claims"]
 """Texts of verdict and causes: idle time of the device is called lost, working time of the device is called a cost."""
 _PHASES = {"input": "its input", "upload": "copies to its device", "other": "other work"}
 

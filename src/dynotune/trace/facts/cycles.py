@@ -98,7 +98,9 @@ def _alike(tokens: Tokens, at: Ints) -> Ints | None:
     part[at] = 1
     part = np.cumsum(part)
     counts = np.bincount(part * num_ids + tokens.id, minlength=(len(at) + 1) * num_ids).reshape(-1, num_ids)
-    before, inside, after = counts[0], counts[1:-1], counts[-1]
+    before = counts[0]
+    inside = counts[1:-1]
+    after = counts[-1]
     typical = np.median(inside, axis=0)
     present = typical > 0
     if (present & tokens.is_work).sum() < MIN_DISTINCT and not (present & tokens.is_whole).any():

@@ -35,7 +35,9 @@ class PlaceRows:
         return PlaceRows(self.function[rows], self.operator[rows], self.call[rows])
 
     def put(self, rows: Ints | NDArray[np.bool_], other: PlaceRows) -> None:
-        self.function[rows], self.operator[rows], self.call[rows] = other.function, other.operator, other.call
+        self.function[rows] = other.function
+        self.operator[rows] = other.operator
+        self.call[rows] = other.call
 
 
 class Places:

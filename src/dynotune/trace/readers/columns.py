@@ -201,7 +201,9 @@ class Columns:
         if not is_kept.all():
             self.num_unfinished += len(found) - int(is_known.sum())
             self.num_backwards += int((is_known & ~is_kept).sum())
-            found, start_ns, duration_us = _those(found, is_kept), start_ns[is_kept], duration_us[is_kept]
+            found = _those(found, is_kept)
+            start_ns = start_ns[is_kept]
+            duration_us = duration_us[is_kept]
         times.check(duration_us, found)
         return found, is_kept, start_ns, start_ns + nanoseconds(duration_us)
 

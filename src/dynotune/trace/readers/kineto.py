@@ -74,7 +74,9 @@ def read(
         _check_version(slices)
         columns.add(piece.events, piece.text, slices.num_events)
     _check_version(slices)
-    host, device, memory = columns.host(), columns.device(), columns.memory()
+    host = columns.host()
+    device = columns.device()
+    memory = columns.memory()
     if not len(host) and not len(device):
         raise _without_activity(slices)
     places = list(columns.places)
@@ -103,7 +105,9 @@ def _timeline(
     *,
     is_alone: bool,
 ) -> Timeline:
-    host, device, memory = process.host, process.device, process.memory
+    host = process.host
+    device = process.device
+    memory = process.memory
     threads, number = _threads(host, columns)
     job = _value(slices, "distributedInfo", _Job) or _Job()
     named = [*columns.process_names.get(process.pid, ()), str(process.pid)]

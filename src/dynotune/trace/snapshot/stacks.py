@@ -37,7 +37,9 @@ class Stacks:
         return known[1]
 
     def _read(self, frames: Any) -> tuple[Place, str]:
-        innermost, found, module = Place(), None, ""
+        innermost = Place()
+        found = None
+        module = ""
         for file, line, function in self._fields(frames):
             if file == MODULE_FILE:
                 module = module or printable(function)

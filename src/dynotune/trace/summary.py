@@ -13,12 +13,14 @@ from dynotune.trace.causes.figures import duration, percent
 from dynotune.trace.facts import (
     busy_time,
     call_order,
+    communication,
     copies,
     cuda_calls,
     fusion,
     host_time,
     idle,
     kernels,
+    memory_levels,
     operators,
     ranks,
     steps,
@@ -61,7 +63,7 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
         communication=[one.communication for one in facts if one.communication is not None],
         ranks=compared,
         operators=of_operators,
-        memory=[row for one in facts for row in copies.levels(one.timeline, one.window)],
+        memory=[row for one in facts for row in memory_levels.levels(one.timeline, one.window)],
         hosts=[host_time.host_time(one.timeline, one.window) for one in facts],
         unsynced=[
             row
@@ -89,7 +91,7 @@ def gather(timeline: Timeline) -> RankFacts:
         device=max(devices, key=lambda index: devices[index].busy.total_ns, default=None),
         kernels=_kernels(timeline, window, len(found) or None) if devices else None,
         copies=copies.facts(timeline, window),
-        communication=ranks.communication(timeline, window),
+        communication=communication.facts(timeline, window),
     )
 
 

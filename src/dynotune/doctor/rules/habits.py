@@ -9,7 +9,7 @@ import msgspec
 from dynotune.doctor import hot_lines, policy
 from dynotune.doctor.declaration import Judgement, Judgements, Rule, rule
 from dynotune.doctor.observation_view import ObservationView
-from dynotune.doctor.slow_steps import periodic
+from dynotune.doctor.periodic_work import periodic
 from dynotune.schema.observation import Line, PeriodicKind
 
 _GENERAL = ("host-bound", "loader-bound", "launch-bound", "loader-jitter", "epoch-jitter")

@@ -1,4 +1,4 @@
-"""Facts about a rank's collectives, and a comparison of a job's ranks: clock offsets, waits, and the straggler."""
+"""Compare the ranks of a job by their collectives: clock offsets, waits, and the straggler."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dynotune.schema.trace_summary import RANK_PHASES, Communication, Ranks, RankTime, Straggler
+from dynotune.schema.trace_summary import RANK_PHASES, Ranks, RankTime, Straggler
 from dynotune.trace.facts import host_time, intervals, rank_phases
 from dynotune.trace.facts.kernel_names import CLASSES, without_arguments
 from dynotune.trace.facts.kernels import classes_of
 from dynotune.trace.facts.steps import Steps
-from dynotune.trace.timeline import Ints, Timeline, queued_ns, touching
+from dynotune.trace.timeline import Ints, Timeline, queued_ns
 
 Window = tuple[int, int]
 
@@ -57,32 +57,6 @@ class _Alignment:
     aligned_by: Literal["clock", "collectives", "nothing"]
     offset_ns: list[int] | None
     matched: NDArray[np.int64]
-
-
-def communication(timeline: Timeline, window: Window) -> Communication | None:
-    """Return facts about one rank's collectives in the time window [start, end) of ns; None without collectives.
-
-    Times are of the union of the collectives on each device, summed over devices.
-    """
-    device = timeline.device
-    collective = classes_of(timeline) == _COMMUNICATION
-    inside = collective & touching(device, window)
-    if not inside.any():
-        return None
-    total = hidden = 0
-    for index in np.unique(device.device[inside]):
-        here = device.device == index
-        own = intervals.union_of(timeline.device, here & collective, window)
-        total += intervals.length(own)
-        others = intervals.union_of(timeline.device, here & ~collective, window)
-        hidden += int(intervals.covered(others, own[:, 0], own[:, 1]).sum())
-    return Communication(
-        rank=timeline.rank,
-        num=int(inside.sum()),
-        total_s=total / 1e9,
-        exposed_s=(total - hidden) / 1e9,
-        hidden_s=hidden / 1e9,
-    )
 
 
 def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Sequence[Steps | None]) -> Ranks | None:

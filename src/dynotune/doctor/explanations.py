@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dynotune.doctor.claims import by_name
 from dynotune.doctor.declaration import Rule
 from dynotune.doctor.registry import all_rules
-from dynotune.schema.claims import Claim, Explained, Explanation
+from dynotune.schema.claims import Claim
 from dynotune.schema.errors import UsageError
+from dynotune.schema.explanation import Explained, Explanation
 
 MOST_NEAR = 3
 

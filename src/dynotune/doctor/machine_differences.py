@@ -14,7 +14,8 @@ MATTERS: dict[str, str] = _DIFFERENCES["matters"]
 # Facts that identify a machine, or describe its state at this moment.
 LEFT_OUT = re.compile(
     r"gpu\d*\.(uuid|index|nvml_indices|processes|temperature_c|power_w|utilisation_percent|memory_used_bytes"
-    r"|clock_reasons|sm_clock_mhz|memory_clock_mhz|pcie_generation|pcie_width|pcie_replays|pids_comparable|cpu_affinity)"
+    r"|clock_reasons|sm_clock_mhz|memory_clock_mhz|pcie_generation|pcie_width|pcie_replays"
+    r"|pids_comparable|cpu_affinity)"
     r"|gpu\.nvml_indices"
     r"|host\.(load_1min|memory_available_bytes|shm_free_bytes|swap_used_bytes|kernel_version)"
     r"|python\.(executable|include)|torch\.folder|env_from\..*|window\d*\..*|live\..*"

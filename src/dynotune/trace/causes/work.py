@@ -14,7 +14,14 @@ from dynotune.trace.facts import intervals
 from dynotune.trace.facts.busy_time import work_sets
 from dynotune.trace.facts.copies import kind_of
 from dynotune.trace.facts.fusion import POINTWISE, spared_ns
-from dynotune.trace.facts.kernel_names import CLASSES, is_fp32_matmul, is_misaligned, is_of_half, is_slow_product
+from dynotune.trace.facts.kernel_names import (
+    CLASSES,
+    COMMUNICATION,
+    is_fp32_matmul,
+    is_misaligned,
+    is_of_half,
+    is_slow_product,
+)
 from dynotune.trace.facts.kernels import classes_of, math_attention
 from dynotune.trace.facts.rank_facts import RankFacts
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, told_by_name
@@ -27,7 +34,6 @@ TF32_CAPABILITY = (8, 0)
 TENSOR_CORE_CAPABILITY = (7, 0)
 
 _OF_LOSSES = re.compile(r"log_?softmax|entropy|nll", re.IGNORECASE)
-_COMMUNICATION = CLASSES.index("communication")
 _COPIES = {
     ("HtoD", True): "pin-memory-off",
     ("HtoD", False): "h2d-not-overlapped",
@@ -99,7 +105,7 @@ def _exposed_collectives(facts: RankFacts) -> tuple[Ints, Ints]:
     assert facts.device is not None
     compute, copy, communication = work_sets(facts.timeline, facts.device, facts.window)
     exposed = intervals.difference(intervals.difference(communication, compute), copy)
-    rows = np.flatnonzero((classes_of(facts.timeline) == _COMMUNICATION) & (device.device == facts.device))
+    rows = np.flatnonzero((classes_of(facts.timeline) == COMMUNICATION) & (device.device == facts.device))
     return rows, intervals.covered(exposed, device.start_ns[rows], device.end_ns[rows])
 
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dynotune.trace.facts import intervals, kernels
-from dynotune.trace.facts.kernel_names import CLASSES
+from dynotune.trace.facts import intervals, kernel_names, kernels
 from dynotune.trace.timeline import DeviceKind, Timeline
 
 _COMPUTE = 1
@@ -66,7 +65,7 @@ def work_sets(
     """Return the intervals of the time window in which compute, memory copies and communication ran."""
     spans = timeline.device
     here = spans.device == device
-    collective = kernels.classes_of(timeline) == CLASSES.index("communication")
+    collective = kernels.classes_of(timeline) == kernel_names.COMMUNICATION
     copies = spans.kind == DeviceKind.COPY
     compute, copy, communication = (
         intervals.clip(intervals.union(spans.start_ns[here & kind], spans.end_ns[here & kind]), *window)

@@ -4,11 +4,9 @@ import numpy as np
 
 from dynotune.schema.trace_summary import Communication
 from dynotune.trace.facts import intervals
-from dynotune.trace.facts.kernel_names import CLASSES
+from dynotune.trace.facts.kernel_names import COMMUNICATION
 from dynotune.trace.facts.kernels import classes_of
 from dynotune.trace.timeline import Timeline, touching
-
-_COMMUNICATION = CLASSES.index("communication")
 
 
 def facts(timeline: Timeline, window: tuple[int, int]) -> Communication | None:
@@ -17,7 +15,7 @@ def facts(timeline: Timeline, window: tuple[int, int]) -> Communication | None:
     Times are of the union of the collectives on each device, summed over devices.
     """
     device = timeline.device
-    collective = classes_of(timeline) == _COMMUNICATION
+    collective = classes_of(timeline) == COMMUNICATION
     inside = collective & touching(device, window)
     if not inside.any():
         return None

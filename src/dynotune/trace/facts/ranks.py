@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import RANK_PHASES, Ranks, RankTime, Straggler
 from dynotune.trace.facts import host_time, intervals, rank_phases
-from dynotune.trace.facts.kernel_names import CLASSES, without_arguments
+from dynotune.trace.facts.kernel_names import COMMUNICATION, without_arguments
 from dynotune.trace.facts.kernels import classes_of
 from dynotune.trace.facts.steps import Steps
 from dynotune.trace.timeline import Ints, Timeline, queued_ns
@@ -30,8 +30,6 @@ _BELIEVED = 0.8
 _FEWEST = 3
 # Most collectives of one name that one recording may have more than another, at the recordings' edges.
 _MOST_LAG = 8
-
-_COMMUNICATION = CLASSES.index("communication")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
 def _collectives(timeline: Timeline, window: Window) -> _Collectives:
     on_host = not len(timeline.device)
     spans = timeline.host if on_host else timeline.device
-    rows = host_time.collectives(timeline) if on_host else np.flatnonzero(classes_of(timeline) == _COMMUNICATION)
+    rows = host_time.collectives(timeline) if on_host else np.flatnonzero(classes_of(timeline) == COMMUNICATION)
     rows = rows[(spans.start_ns[rows] >= window[0]) & (spans.start_ns[rows] < window[1])]
     names = spans.name[rows]
     positions: dict[str, list[Ints]] = {}
@@ -117,7 +115,7 @@ def _free(timeline: Timeline, window: Window) -> intervals.Set:
     """Return the intervals in which a rank computes nothing: on its devices or, without a device, on its thread."""
     if not len(timeline.device):
         return host_time.without_operators(timeline, window)
-    computes = intervals.union_of(timeline.device, classes_of(timeline) != _COMMUNICATION, window)
+    computes = intervals.union_of(timeline.device, classes_of(timeline) != COMMUNICATION, window)
     return intervals.complement(computes, *window)
 
 
@@ -360,7 +358,7 @@ def _imbalance(timelines: Sequence[Timeline], windows: Sequence[Window], steps: 
 def _compute_ns(timeline: Timeline, window: Window) -> float:
     """Return the union of kernels other than collectives on each device, summed over devices."""
     classes = classes_of(timeline)
-    kernels = (classes >= 0) & (classes != _COMMUNICATION)
+    kernels = (classes >= 0) & (classes != COMMUNICATION)
     here = [kernels & (timeline.device.device == index) for index in timeline.devices]
     return float(sum(intervals.length(intervals.union_of(timeline.device, mask, window)) for mask in here))
 

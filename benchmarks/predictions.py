@@ -39,7 +39,7 @@ from dynotune import knobs
 from dynotune.diagnose.attribute import attributed
 from dynotune.diagnose.conclusions import conclude
 from dynotune.measure.live.switching import switch_arms
-from dynotune.report.terminal import Progress
+from dynotune.report import Progress
 from dynotune.schema import document
 from dynotune.schema.attribution import Predicted
 from dynotune.schema.errors import DynotuneError

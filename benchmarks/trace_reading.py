@@ -62,7 +62,7 @@ from dynotune.trace.summary import summarise
     "msgspec": (
         """
 import gc, gzip, msgspec
-from dynotune.trace.readers.columns import Event
+from dynotune.trace.readers.chrome_events import Event
 decoder = msgspec.json.Decoder(msgspec.defstruct("Document", [("traceEvents", list[Event])]))
 gc.disable()
 """,

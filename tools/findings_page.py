@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from dynotune import doctor
 from dynotune.claims import all_claims
-from dynotune.report.claims import SCOPES, parts_of
-from dynotune.schema.claims import Claim, Explained
+from dynotune.report.explanation import SCOPES, parts_of
+from dynotune.schema.claims import Claim
+from dynotune.schema.explanation import Explained
 
 HEAD = """# Findings
 

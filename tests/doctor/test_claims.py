@@ -6,7 +6,7 @@ import pytest
 
 from dynotune.claims import all_claims
 from dynotune.doctor import ObservationView, seen_here
-from dynotune.doctor.registry import by_name
+from dynotune.doctor.claims import by_name
 
 from .machines import alone, h200
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.doctor import differences
-from dynotune.doctor.machine import why
+from dynotune.doctor.machine_differences import why
 from dynotune.schema.facts import Unknown
 
 from .machines import NOBODY, h200

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from dynotune.cli.options import SEVERITIES
+from dynotune.schema.diagnosis import SEVERITIES
 from dynotune.schema.errors import UsageError, may_fail
 
 if TYPE_CHECKING:

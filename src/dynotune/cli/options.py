@@ -22,7 +22,7 @@ import typer
 from dynotune.cli import command_of, completion
 from dynotune.schema import private, redaction
 from dynotune.schema.comparison import MOST_PAIRS
-from dynotune.schema.diagnosis import Severity
+from dynotune.schema.diagnosis import SEVERITIES
 from dynotune.schema.errors import CONTRADICTIONS, UsageError
 from dynotune.schema.run import Caches, Objective, Phase, RunSpec
 from dynotune.schema.task import PageCache
@@ -114,7 +114,6 @@ Resume = Annotated[str | None, option("resume", autocompletion=completion.runs)]
 Storage = Annotated[str | None, option("storage", envvar="DYNOTUNE_STORAGE")]
 StudyName = Annotated[str, option("study_name", "--study", callback=_study_name)]
 Python = Annotated[str | None, option("python")]
-SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 FailOnSeverity = Annotated[str | None, option("fail_on_severity", "--fail-on", callback=one_of(*SEVERITIES))]
 Json = Annotated[str | None, option("json", "--json")]
 
@@ -274,7 +273,7 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
 def _is_typed_again(folder: Path, file: str) -> bool:
     """Return whether command and settings may be typed with --resume: if secrets are missing, or the folder is foreign.
 
-    `schema.document.completed` and `origin.refuse_foreign` report what is missing.
+    `schema.resumption.completed` and `origin.refuse_foreign` report what is missing.
     """
     from dynotune.launch.process import origin
     from dynotune.schema import atomic

@@ -9,10 +9,12 @@ Other rooms collect the facts: `probe` asks the machine, `diagnose` watches a co
 """
 
 from dynotune.doctor.bounds import bound_of_compiling
+from dynotune.doctor.claims import seen_here
 from dynotune.doctor.declaration import Family, Judgement, Rule, rule
-from dynotune.doctor.machine import differences
+from dynotune.doctor.explanations import explain, explained
+from dynotune.doctor.machine_differences import differences
 from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.doctor.registry import all_rules, examine, explain, explained, seen_here
+from dynotune.doctor.registry import all_rules, examine
 
 __all__ = [
     "Family",

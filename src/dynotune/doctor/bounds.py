@@ -7,7 +7,7 @@ from dynotune.doctor import policy
 from dynotune.doctor.machine import version
 from dynotune.doctor.observation_view import Missing, ObservationView, or_else
 from dynotune.schema.attribution import LostTime
-from dynotune.schema.diagnosis import Severity
+from dynotune.schema.diagnosis import SEVERITIES, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Model
 from dynotune.schema.trace_summary import Copies, Operator, Place
@@ -16,7 +16,6 @@ _PRODUCTS = "mm addmm bmm baddbmm addmv mv dot convolution mkldnn_convolution li
 PRODUCTS = frozenset(f"aten::{name}" for name in (*_PRODUCTS.split(), "convolution_backward"))
 """Operators that multiply matrices or convolve."""
 _LOWERS_CLOCK = re.compile(r"power|thermal|slowdown")
-_SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high")
 
 
 def faster_device_saving(view: ObservationView) -> float:
@@ -244,12 +243,12 @@ def place_of(losses: Iterable[LostTime], model: Model | None = None) -> Place:
 
 def at_most(severity: Severity, most: Severity) -> Severity:
     """Return the lesser severity."""
-    return min(severity, most, key=_SEVERITIES.index)
+    return max(severity, most, key=SEVERITIES.index)
 
 
 def at_least(severity: Severity, least: Severity) -> Severity:
     """Return the greater severity."""
-    return max(severity, least, key=_SEVERITIES.index)
+    return min(severity, least, key=SEVERITIES.index)
 
 
 def severity_of(share: float | Unknown, otherwise: Severity) -> Severity:

@@ -57,6 +57,8 @@ COST_OF_KIND: dict[Kind, float | Unknown] = {
     "correctness": Unknown("it costs right results, not time"),
 }
 """The share of a step for a judgement without one, by kind."""
+_PROSE: dict[str, dict[str, Any]] = tomllib.loads(files(__package__).joinpath("findings.toml").read_text("utf-8"))
+"""The texts of findings.toml by a finding's id, with the fields of `_Prose`, to be used in `Rule`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,10 +189,6 @@ class _Prose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Kind = "speed"
     remedy: str = ""
     commands: tuple[str, ...] = ()
-
-
-_PROSE: dict[str, dict[str, Any]] = tomllib.loads(files(__package__).joinpath("findings.toml").read_text("utf-8"))
-"""The texts of findings.toml by a finding's id, with the fields of `_Prose`, to be used in `Rule`."""
 
 
 def rule(

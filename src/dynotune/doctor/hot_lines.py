@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from dynotune.doctor.loaders import main_loader, steady_wait
 from dynotune.doctor.observation_view import Missing, ObservationView, or_else
-from dynotune.doctor.slow_steps import short_name
+from dynotune.doctor.periodic_work import short_name
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Line, SamplePart, Thread
 from dynotune.schema.trace_summary import Place

@@ -5,7 +5,7 @@ import math
 from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.observation_view import ObservationView, or_else, required
-from dynotune.doctor.slow_steps import sampling
+from dynotune.doctor.periodic_work import sampling
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
 from dynotune.schema.setting import Setting

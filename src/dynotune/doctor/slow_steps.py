@@ -1,6 +1,5 @@
-"""Steps that differ, for rules: the slowest hundredth by cause, and work that only some steps do."""
+"""The slowest hundredth of the steps by cause, for rules."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,15 +7,13 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Judgement
 from dynotune.doctor.observation_view import ObservationView, needs
-from dynotune.schema.observation import PeriodicKind, PeriodicWork, SlowStep, Why
+from dynotune.schema.observation import SlowStep, Why
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 ORDER: tuple[Why, ...] = ("compilation", "work", "allocation", "garbage", "epoch", "loader")
 """If a step has several causes, the first of these counts: it is rarer, and delays the others."""
 SHOWN = 3
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3")
-_SAMPLES = re.compile(r"[sS]ampler|randperm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,46 +72,3 @@ def slow_steps(view: ObservationView, why: Why) -> SlowSteps | None:
 
 def ms(duration_s: float) -> str:
     return f"{1000 * duration_s:.3g} ms"
-
-
-def periodic(view: ObservationView, kind: PeriodicKind) -> list[PeriodicWork]:
-    """Return notable work of this kind that only some steps do. Work that was seen once has no known frequency."""
-    return [
-        work
-        for work in view.process.periodic
-        if work.kind == kind and work.num_steps > 1 and work.share >= policy.LEAST_SHARE
-    ]
-
-
-def sampling(view: ObservationView) -> PeriodicWork | None:
-    """Return the begin of epochs whose sampler orders all items anew; None if other work takes the time."""
-    return next((one for one in periodic(view, "epoch") if _SAMPLES.search(f"{one.function} {one.callee}")), None)
-
-
-def is_librarys(work: PeriodicWork) -> bool:
-    """Tell whether the work begins inside a library, in a call that other steps also make."""
-    return _LIBRARY.search(work.function) is not None
-
-
-def when(work: PeriodicWork) -> str:
-    """Return a text on how often the work occurs, as the end of a claim."""
-    return f", after every {work.every} steps" if work.every is not None and work.every > 1 else ""
-
-
-def seen(view: ObservationView, work: PeriodicWork) -> list[str]:
-    """Return a line of evidence on where the work was seen."""
-    called = f", in {short_name(work.callee)}" if work.callee else ""
-    text = f": {work.text}" if work.text else ""
-    return [f"in {work.num_steps} of {view.timing.num_steps} steps, {work.function}{called}{text}"]
-
-
-def short_name(function: str) -> str:
-    """Shorten a library's function to module and name, `json.loads`; leave the program's own functions unchanged."""
-    match = re.match(r"(?P<file>.+?)(\(\d+\)|(?<=\.py)): (?P<name>.+)", function)
-    if match is None:
-        return function
-    parts = match["file"].removesuffix(".py").removesuffix("/__init__").split("/")
-    after = [
-        at for at, part in enumerate(parts) if part in ("site-packages", "dist-packages") or part.startswith("python3")
-    ]
-    return ".".join([*parts[(after[-1] + 1 if after else len(parts) - 1) :], match["name"]])

@@ -2,7 +2,8 @@
 
 This room renders diagnoses, examinations, recipes, comparisons and device memory; `study/` renders a study for the
 terminal and `page/` as a page, `trace/` recorded traces, `startup/` timed starts and caches. `catalogue` renders knobs,
-`claims` advice; `export` writes settings for shells, containers and administrators; `layout` builds tables.
+`claims` advice, `explanation` a finding and its advice; `export` writes settings for shells, containers and
+administrators; `layout` builds tables.
 
 No report decides anything: a verdict is shown as it was found, and an unknown value is called unknown. `text` formats
 numbers. The room imports its modules late, because parsing a command line does not need rich.
@@ -13,14 +14,15 @@ from typing import TYPE_CHECKING
 from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
-    from dynotune.report.claims import explanation_report
+    from dynotune.report.comparison import comparison_table
     from dynotune.report.diagnosis import diagnosis_report
     from dynotune.report.doctor import examination_report
+    from dynotune.report.explanation import explanation_report
     from dynotune.report.memory_account import memory_report
     from dynotune.report.plain_console import as_html, as_text, console
     from dynotune.report.precision import precision_report
+    from dynotune.report.progress import Progress
     from dynotune.report.recipe import recipe_report, verification_report
-    from dynotune.report.terminal import Progress, comparison_table
 
 __all__ = [
     "Progress",
@@ -46,11 +48,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "terminal": "Progress comparison_table",
+    "comparison": "comparison_table",
+    "progress": "Progress",
     "plain_console": "as_html as_text console",
-    "claims": "explanation_report",
     "diagnosis": "diagnosis_report",
     "doctor": "examination_report",
+    "explanation": "explanation_report",
     "memory_account": "memory_report",
     "precision": "precision_report",
     "recipe": "recipe_report verification_report",

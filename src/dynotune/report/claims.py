@@ -1,4 +1,4 @@
-"""Show claims with the evidence for or against them, and explanations of findings, in the terminal."""
+"""Show claims with the evidence for or against them in the terminal."""
 
 from collections import Counter
 from collections.abc import Container, Iterable
@@ -7,14 +7,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from dynotune.report.layout import fields, spaced, table
-from dynotune.schema.claims import CHANGES, SETTLED, Bundle, Claim, Explained, Explanation
+from dynotune.report.layout import fields, table
+from dynotune.schema.claims import CHANGES, SETTLED, Bundle, Claim
 from dynotune.text import words
-
-SCOPES = {
-    "machine": "The rule needs only facts on machine and environment: dynotune doctor or diagnose.",
-    "program": "The rule needs a run of the command, which dynotune diagnose watches.",
-}
 
 
 def claim_report(claim: Claim, names: Container[str] = ()) -> RenderableType:
@@ -60,20 +55,3 @@ def evidence_table(bundle: Bundle) -> RenderableType:
     counts = Counter(one.verdict for one in bundle.evidence)
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     return Group(rows, Text(f"\n{summary}.", style="dim"))
-
-
-def explanation_report(explanation: Explanation) -> RenderableType:
-    found = [] if explanation.finding is None else [_finding(explanation.finding)]
-    return spaced([*found, *map(claim_report, explanation.claims)])
-
-
-def _finding(finding: Explained) -> RenderableType:
-    told = {name: text[0].upper() + text[1:] for name, text in parts_of(finding).items() if text}
-    rows = {**told, "judged from": SCOPES[finding.scope], "explains": ", ".join(finding.explains)}
-    rows["settings"] = "\n".join(finding.settings)
-    table = fields((name, text) for name, text in rows.items() if text)
-    return Group(Text.assemble((finding.id, "bold"), "  ", words.plain(finding.title)), Padding(table, (0, 0, 0, 2)))
-
-
-def parts_of(finding: Explained) -> dict[str, str]:
-    return {"sees": finding.sees, "costs": finding.costs, "wrong when": finding.wrong}

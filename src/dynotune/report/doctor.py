@@ -12,7 +12,7 @@ from rich.text import Text
 from dynotune.report.claims import claim_report
 from dynotune.report.layout import fields, finding_lines, spaced
 from dynotune.report.loudness import is_brief, most
-from dynotune.schema.diagnosis import Difference, Examination, NotKnown
+from dynotune.schema.diagnosis import SEVERITIES, Difference, Examination, NotKnown
 from dynotune.schema.facts import Facts, Unknown, Value, known
 from dynotune.text import words
 
@@ -51,7 +51,7 @@ def examination_report(examination: Examination, *, costs: Mapping[str, str]) ->
 def _head(examination: Examination) -> RenderableType:
     facts = examination.facts
     counts = Counter(finding.severity for finding in examination.findings)
-    said = ", ".join(f"{counts[severity]} {severity}" for severity in ("high", "medium", "low") if counts[severity])
+    said = ", ".join(f"{counts[severity]} {severity}" for severity in SEVERITIES if counts[severity])
     num = len(examination.findings)
     verdict = f"{num} {'finding' if num == 1 else 'findings'}: {said}." if num else NOTHING
     rows = [("GPU", _gpus(facts)), ("host", _host(facts)), ("python", _python(facts))]

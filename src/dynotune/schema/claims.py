@@ -1,4 +1,4 @@
-"""Claims (advice that people give) with the facts and test results; and explanations of findings."""
+"""Claims (advice that people give) with the facts and test results."""
 
 from typing import Any, Literal
 
@@ -101,33 +101,3 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
     evidence: list[Evidence] = []
     sha256: str = ""
-
-
-class Explained(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding, as its rule declares it.
-
-    Args:
-        scope: "machine" for a rule that needs only facts, "program" for a rule that needs a watched command.
-        family: family of the rule.
-        explains: ids of more general findings whose cause this finding names.
-        settings: settings that the finding may name as candidates.
-    """
-
-    id: str
-    title: str
-    scope: Literal["machine", "program"]
-    family: str
-    sees: str
-    costs: str
-    wrong: str
-    explains: list[str] = []
-    settings: list[str] = []
-
-
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Document of `dynotune explain --json`."""
-
-    schema: str = "dynotune.explanation/2"
-    asked: str
-    finding: Explained | None = None
-    claims: list[Claim] = []

@@ -1,6 +1,6 @@
 """Conclusions from an observation: findings, and the documents that contain them."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -13,6 +13,8 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 Severity = Literal["high", "medium", "low"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""Severities from the worst to the mildest."""
 Kind = Literal["speed", "start", "jitter", "memory", "correctness", "measurement"]
 Bottleneck = Literal["input", "transfer", "host", "device", "communication", "memory", "none"]
 

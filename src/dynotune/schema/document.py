@@ -7,16 +7,13 @@ and JSON by its escape, `\\udcff` for 0xff: so a stored command can be started a
 import json
 import math
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, overload
 
 import msgspec
 
 from dynotune.schema import atomic, redaction
-from dynotune.schema.errors import RecordError, UsageError, may_fail
-from dynotune.schema.run import RunSpec
-from dynotune.schema.setting import Setting
+from dynotune.schema.errors import RecordError, may_fail
 
 T = TypeVar("T", bound=msgspec.Struct)
 V = TypeVar("V")
@@ -36,17 +33,17 @@ LARGEST_INT = 2**64 - 1
 
 def encode(document: object, *, indent: int = 1) -> bytes:
     """Encode `document` as JSON without secrets, on one line if `indent` is 0; a `Path` becomes text."""
-    return _encoded(redaction.redacted(_text(document, indent)))
+    return json_bytes(redaction.redacted(json_text(document, indent)))
 
 
 def without_secrets(document: T) -> T:
     """Return a copy of `document` with secrets replaced, as in the stored document, in order to show the copy."""
-    whole = _text(document)
+    whole = json_text(document)
     kept = redaction.redacted(whole)
-    return document if kept == whole else parse(_encoded(kept), type(document))
+    return document if kept == whole else parse(json_bytes(kept), type(document))
 
 
-def _text(document: object, indent: int = 1) -> str:
+def json_text(document: object, indent: int = 1) -> str:
     """Return `document` as JSON in which bytes that are not UTF-8 appear as Python represents them."""
     try:
         raw = msgspec.json.encode(document, enc_hook=_plain)
@@ -57,7 +54,8 @@ def _text(document: object, indent: int = 1) -> str:
         return json.dumps(plain, indent=indent or None, separators=separators, ensure_ascii=False)
 
 
-def _encoded(text: str) -> bytes:
+def json_bytes(text: str) -> bytes:
+    """Return the text of `json_text` as bytes."""
     return text.encode(errors="backslashreplace")  # JSON and Python have the same escape for half a surrogate pair
 
 
@@ -151,7 +149,7 @@ def write(path: Path, document: msgspec.Struct, *, to_agent: bool = False) -> No
     Raises:
         CannotRunHere: the disk is full or read-only; a previous file at `path` is unchanged.
     """
-    content = _encoded(_text(document)) if to_agent else encode(document)
+    content = json_bytes(json_text(document)) if to_agent else encode(document)
     with may_fail(f"write {path}", "Free some space, or name another folder with --run-dir."):
         atomic.write(path, content + b"\n", own_name=True)
 
@@ -193,48 +191,3 @@ def check_schema(found: str, expected: str, *, name: str) -> None:
             hint="Make it again, or read it with the version of dynotune that wrote it.",
         )
     raise RecordError(f"{name} is not a {expected}" + (f" but a {found}." if found else "."))
-
-
-_REDACTED = re.compile(rf'"knob":"([^"]+)","value":"{redaction.MARK}"|((?:env|arg)\.[^\s"=]+)={redaction.MARK}')
-
-
-def completed(document: T, now: RunSpec, *arms: Setting) -> T:
-    """Complete a stored document in order to resume its work: secrets are not stored, so the user types them again.
-
-    Args:
-        document: a document whose field `run` is a RunSpec.
-        now: the command and settings that the user typed now; may be empty.
-        arms: the sets of settings that the document compares with the settings of its run.
-
-    Raises:
-        UsageError: a secret is missing, or two secret values of one setting are, so that their arms are
-            indistinguishable.
-    """
-    text = _text(document, 0)
-    if redaction.MARK not in text:
-        return document
-    begun: RunSpec = msgspec.structs.asdict(document)["run"]
-    again = "Leave --resume out to begin a new one."
-    counted = Counter(one.knob for one in (*begun.settings, *arms) if one.value == redaction.MARK)
-    if twice := [knob for knob, number in counted.items() if number > 1]:
-        raise UsageError(f"Two values of {twice[0]} were secrets, which no record holds.", hint=again)
-    for setting in now.settings:
-        value = json.dumps(str(setting.value), ensure_ascii=False)[1:-1]
-        for before in (f'"knob":"{setting.knob}","value":"', f"{setting.knob}="):
-            text = text.replace(before + redaction.MARK, before + value)
-    missing = sorted({one or other for one, other in _REDACTED.findall(text)})
-    filled = parse(_encoded(text), type(document))
-    run: RunSpec = msgspec.structs.asdict(filled)["run"]
-    if any(redaction.MARK in word for word in run.command):
-        if now.command and redaction.words(now.command) != run.command:
-            raise UsageError("It was begun with another command.", hint=again)
-        missing += [] if now.command else ["the command"]
-        run = msgspec.structs.replace(run, command=now.command)
-    if missing:
-        raise UsageError(
-            f"No record holds secrets, and some are needed to go on: those of {' and '.join(missing)}.",
-            hint="Type them again beside --resume: settings as when it was begun, the command after two dashes.",
-        )
-    if redaction.MARK in _text(run):
-        raise UsageError("A secret is missing that was part of an option, which no record holds.", hint=again)
-    return msgspec.structs.replace(filled, run=run)

@@ -3,6 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+FREE_SPACE = "Free some space there, or name another folder with --run-dir."
+
+CONTRADICTIONS = (ArithmeticError, AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
+"""Errors of Python that values raise if they have the right types but contradict each other."""
+
 
 class DynotuneError(Exception):
     """Root of all errors that dynotune raises on purpose.
@@ -72,9 +77,6 @@ class CommandFailed(DynotuneError):
         self.last_lines = last_lines
 
 
-FREE_SPACE = "Free some space there, or name another folder with --run-dir."
-
-
 @contextmanager
 def may_fail(
     what: str, hint: str = FREE_SPACE, kind: type[DynotuneError] = CannotRunHere, *, left: str = ""
@@ -87,9 +89,6 @@ def may_fail(
         yield
     except OSError as error:
         raise kind(f"Cannot {what}: {error.strerror or error}. {left}".rstrip(), hint=hint) from error
-
-
-CONTRADICTIONS = (ArithmeticError, AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from dynotune.measure.live import (
 from dynotune.recipes import checking, recipe_of
 from dynotune.report.page import html
 from dynotune.report.study import long_time, spent_s
-from dynotune.schema import document, errors
+from dynotune.schema import document, errors, resumption
 from dynotune.schema import recipe as recipe_file
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.comparison import MARGIN
@@ -186,7 +186,7 @@ def resume(folder: Path, now: RunSpec, budget_s: float | None, watcher: Watcher)
             write_results(folder, study, watcher)
         return study
     origin.refuse_foreign(folder, study, now)
-    study = document.completed(study, now, *(one.setting for one in study.candidates))
+    study = resumption.completed(study, now, *(one.setting for one in study.candidates))
     run = study.run.resumed(now)
     objective.refuse_impossible(run)
     refuse_another_machine("study", study.facts, (shared_facts if "code.sha256" in study.facts else facts_of)(run))

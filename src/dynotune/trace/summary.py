@@ -9,9 +9,24 @@ import numpy as np
 from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import DeviceTime, Gap, Idle, Kernels, Overlap, Place, TraceSummary
 from dynotune.trace.causes import ranking
-from dynotune.trace.facts import busy_time, call_order, copies, cuda_calls, idle, kernels, operators, ranks, steps
+from dynotune.trace.causes.figures import duration, percent
+from dynotune.trace.facts import (
+    busy_time,
+    call_order,
+    communication,
+    copies,
+    cuda_calls,
+    fusion,
+    host_time,
+    idle,
+    kernels,
+    memory_levels,
+    operators,
+    ranks,
+    steps,
+)
 from dynotune.trace.facts.idle import first_gap
-from dynotune.trace.facts.rank_facts import OnDevice, RankFacts, duration, percent
+from dynotune.trace.facts.rank_facts import OnDevice, RankFacts
 from dynotune.trace.facts.source_locations import Places
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
@@ -48,8 +63,8 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
         communication=[one.communication for one in facts if one.communication is not None],
         ranks=compared,
         operators=of_operators,
-        memory=[row for one in facts for row in copies.levels(one.timeline, one.window)],
-        hosts=[busy_time.of_host(one.timeline, one.window) for one in facts],
+        memory=[row for one in facts for row in memory_levels.levels(one.timeline, one.window)],
+        hosts=[host_time.host_time(one.timeline, one.window) for one in facts],
         unsynced=[
             row
             for one in facts
@@ -76,12 +91,12 @@ def gather(timeline: Timeline) -> RankFacts:
         device=max(devices, key=lambda index: devices[index].busy.total_ns, default=None),
         kernels=_kernels(timeline, window, len(found) or None) if devices else None,
         copies=copies.facts(timeline, window),
-        communication=ranks.communication(timeline, window),
+        communication=communication.facts(timeline, window),
     )
 
 
 def _kernels(timeline: Timeline, window: tuple[int, int], num_steps: int | None) -> Kernels:
-    fusable_ns = kernels.fusable_ns(timeline, window)
+    fusable_ns = fusion.fusable_ns(timeline, window)
     fusable_s = None if fusable_ns is None else fusable_ns / 1e9
     return msgspec.structs.replace(kernels.facts(timeline, window, num_steps), fusable_s=fusable_s)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynotune.trace.facts import operators
+from dynotune.trace.facts import callers, operators
 from dynotune.trace.timeline import HostKind
 
 from ..made import Made
@@ -16,7 +16,7 @@ def of(made: Made) -> list[str]:
     """The caller of each operator, in order of time."""
     timeline = made.timeline()
     rows = np.flatnonzero(timeline.host.kind == HostKind.OPERATOR)
-    return [operators.CALLERS[index] for index in operators.callers(timeline, rows).tolist()]
+    return [callers.CALLERS[index] for index in callers.callers(timeline, rows).tolist()]
 
 
 def test_what_a_function_of_the_users_calls_is_the_programs() -> None:
@@ -27,18 +27,18 @@ def test_what_a_function_of_the_users_calls_is_the_programs() -> None:
 
 def test_what_a_library_does_many_times_in_one_call_is_its_own() -> None:
     made = Made().python(USERS, 0, 10_000).python(LIBRARY, 100, 9_000).python("torch/x.py(1): inner", 200, 8_000)
-    for at in range(operators.FEW_PER_CALL + 1):
+    for at in range(callers.FEW_PER_CALL + 1):
         made.operator("aten::add", 300 + 100 * at, 350 + 100 * at)
     made.operator("aten::mul", 9_500, 9_600)
-    assert of(made) == ["library"] * (operators.FEW_PER_CALL + 1) + ["program"]
+    assert of(made) == ["library"] * (callers.FEW_PER_CALL + 1) + ["program"]
 
 
 def test_what_an_operator_does_many_times_inside_is_not_the_programs_loop() -> None:
     made = Made().python(USERS, 0, 10_000).operator("aten::bmm", 100, 9_000)
-    for at in range(operators.FEW_PER_CALL + 1):
+    for at in range(callers.FEW_PER_CALL + 1):
         made.operator("aten::select", 300 + 100 * at, 350 + 100 * at)
     made.operator("aten::mul", 9_500, 9_600)
-    assert of(made) == ["program"] + ["library"] * (operators.FEW_PER_CALL + 1) + ["program"]
+    assert of(made) == ["program"] + ["library"] * (callers.FEW_PER_CALL + 1) + ["program"]
 
 
 def test_a_library_that_nobody_of_the_users_calls_is_a_library() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.schema.trace_summary import Kernels
-from dynotune.trace.facts.kernels import fusable_ns
+from dynotune.trace.facts.fusion import fusable_ns
 from dynotune.trace.summary import summarise
 
 from ..made import Made

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from dynotune.trace.facts.idle import launching_thread, working_thread
-from dynotune.trace.facts.source_locations import is_of_library
 from dynotune.trace.summary import summarise
 from dynotune.trace.timeline import UNKNOWN
 
@@ -53,11 +52,6 @@ def test_the_first_gap_is_told_beside_what_gaps_before_later_steps_are():
     assert (device.first_gap.host_s, device.first_gap.sync_s) == (30e-9, 0)
     assert device.usual_gap.sync_s == 41e-9
     assert device.usual_gap.host_s == 9e-9
-
-
-def test_our_agent_is_no_code_of_the_users():
-    assert is_of_library("/home/me/checkout/src/dynotune/agent/steps/event_hooks.py")
-    assert not is_of_library("/home/me/agent/steps/event_hooks.py")
 
 
 def trained(*, marked: bool) -> Made:

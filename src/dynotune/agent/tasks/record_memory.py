@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..core.program import Program
 
 MODULE_FILE = "<dynotune module>"
-"""File name of the functions through which modules are called; `trace.snapshot.lives` looks for it."""
+"""File name of the functions through which modules are called; `trace.snapshot.stacks` looks for it."""
 MOST_EVENTS = 400_000
 MOST_MODULES = 20_000
 

@@ -12,6 +12,13 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place, RankPhase
 
 _CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
+_REMEDIES: dict[tuple[RankPhase, ...], str] = {
+    ("input",): "Look at that rank's data: its shard, storage, loader workers and their cores.",
+    ("upload",): "Look at that rank's path to its GPU: pinned memory, PCIe link, NUMA node, what runs before the copy.",
+    ("optimizer",): "See what only that rank does after its backward pass: logging, checkpoints, clipping, its cores.",
+    ("other",): "See what only that rank does between steps: logging, checkpoints, validation.",
+}
+"""What to do about a rank that is late by these phases alone."""
 
 
 @rule(family="distributed")
@@ -168,14 +175,6 @@ def rank_imbalance(view: ObservationView) -> Judgements:
         remedy=_REMEDIES.get(tuple(stragglers[0].phases) if len(stragglers) == 1 else ())
         or "Give all ranks equal work (samples as many and as long); see the slow rank's loader, clock and cores.",
     )
-
-
-_REMEDIES: dict[tuple[RankPhase, ...], str] = {
-    ("input",): "Look at that rank's data: its shard, storage, loader workers and their cores.",
-    ("upload",): "Look at that rank's path to its GPU: pinned memory, PCIe link, NUMA node, what runs before the copy.",
-    ("optimizer",): "See what only that rank does after its backward pass: logging, checkpoints, clipping, its cores.",
-    ("other",): "See what only that rank does between steps: logging, checkpoints, validation.",
-}
 
 
 def _imbalance(view: ObservationView) -> tuple[float, list[str]]:

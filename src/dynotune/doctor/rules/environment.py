@@ -39,6 +39,9 @@ def omp_threads_1(view: ObservationView) -> Judgements:
     what = "OMP_NUM_THREADS is 1" if by_variable else "torch is set to use one thread"
     # The variable has no effect if a library calls torch.set_num_threads.
     each = Setting("host.num_threads", cores) if on_cpu else Setting("env.OMP_NUM_THREADS", str(cores))
+    remedy = "Set it to the cores that each rank may use, less its loader workers."
+    if on_cpu:
+        remedy += " A call of torch.set_num_threads in the program or a library overrides it."
     yield Judgement(
         severity=severity if bound is None else policy.severity(bound),
         claim=f"{what}: operators on the CPU use one core of {cores}.",
@@ -46,8 +49,7 @@ def omp_threads_1(view: ObservationView) -> Judgements:
         variables=["OMP_NUM_THREADS"],
         evidence=[f"{cores} cores for each process", *view.fact_evidence("live.num_threads")],
         candidates=[each],
-        remedy="Set it to the cores that each rank may use, less its loader workers."
-        + " A call of torch.set_num_threads in the program or a library overrides it." * on_cpu,
+        remedy=remedy,
     )
 
 

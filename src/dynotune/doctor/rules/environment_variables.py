@@ -1,76 +1,18 @@
-"""Environment variables that slow a program down: debugging aids that were left on, caches that are off, and others.
+"""Environment variables that slow a program down: debugging aids that were left on, caches that are off, and others."""
 
-Tables list the values that count and their effect.
-"""
-
-import re
-import tomllib
-from importlib.resources import files
-
-import msgspec
-
-from dynotune.doctor import machine, policy
+from dynotune.doctor import machine
 from dynotune.doctor.bounds import severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, Rule, machine_rule
-from dynotune.doctor.machine import is_on, part_of_step, severity_on_gpu
+from dynotune.doctor.machine import part_of_step, severity_on_gpu
 from dynotune.doctor.observation_view import ObservationView, or_else
 from dynotune.doctor.rules.startup import what_it_saves
-from dynotune.schema.diagnosis import Kind, Severity
+from dynotune.doctor.variables import TABLES, Variable
+from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, Compilation
 
-
-class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of variables.toml, whose head explains the fields."""
-
-    name: str
-    counts: str | list[str]
-    severity: Severity = "low"
-    id: str = ""
-    remedy: str = ""
-    bound: tuple[str, ...] = ()
-    kind: Kind = "speed"
-    evidence: tuple[str, ...] = ()
-    does: str = ""
-    on_gpu: bool = False
-
-    def is_set(self, view: ObservationView) -> bool:
-        """Tell whether the variable has a value that counts."""
-        value = view.variable(self.name)
-        if value is None:
-            return False
-        return value.strip().upper() in self.counts if isinstance(self.counts, list) else _TESTS[self.counts](value)
-
-
-def _asks_for_debug(value: str) -> bool:
-    """Tell whether TORCH_LOGS names a component at debug level (`+dynamo`, `all`), or writes out code."""
-    parts = {part.strip() for part in value.split(",")}
-    return any(part.startswith("+") for part in parts) or bool(parts & {"all", "output_code", "graph_code", "bytecode"})
-
-
-def _workspace_bytes(value: str) -> int | None:
-    """Return the size in bytes that a value names: 8.125 MiB for `:4096:2:16:8`; None for a value torch ignores."""
-    pairs = re.findall(r":(\d{1,9}):(\d{1,9})", value)
-    if not pairs or "".join(f":{size}:{count}" for size, count in pairs) != value:
-        return None
-    return sum(int(size) * int(count) for size, count in pairs) * 1024
-
-
-def _is_small_workspace(value: str) -> bool:
-    size = _workspace_bytes(value)
-    return size is not None and size < policy.DEFAULT_CUBLAS_WORKSPACE_BYTES
-
-
-_TESTS = {
-    "on": is_on,
-    "off": lambda value: not is_on(value),
-    "any": lambda value: True,
-    "debug logs": _asks_for_debug,
-    "small workspace": _is_small_workspace,
-}
-_FILE = files("dynotune.doctor").joinpath("variables.toml")
-TABLES = msgspec.convert(tomllib.loads(_FILE.read_text("utf-8")), dict[str, tuple[Variable, ...]])
-FLAGS, COMPILE_CACHES = TABLES["debugs"], TABLES["forgets"]
+FLAGS = TABLES["debugs"]
+COMPILE_CACHES = TABLES["forgets"]
 CHECKS_COLLECTIVES = FLAGS[0].does
 
 
@@ -107,6 +49,8 @@ def debug_flags_left_on(view: ObservationView) -> Judgements:
         share = part_of_step(view, "communication") or share
     evidence = ["torch.autograd.set_detect_anomaly(True) is in force"] if anomaly else []
     evidence += [f"{view.variable_evidence(flag.name)[0]}: {flag.does}" for flag in flags]
+    remedies = ["Call torch.autograd.set_detect_anomaly(False) once the fault is found."] if anomaly else []
+    remedies += ["Unset the variables."] if names else []
     yield Judgement(
         severity=severity_of(share, severity),
         claim="Anomaly detection of autograd is on."
@@ -116,9 +60,7 @@ def debug_flags_left_on(view: ObservationView) -> Judgements:
         evidence=evidence,
         where=view.place_of_variable(*names),
         candidates=machine.unset(*names),
-        remedy="Call torch.autograd.set_detect_anomaly(False) once the fault is found." * anomaly
-        + " " * bool(anomaly and names)
-        + "Unset the variables." * bool(names),
+        remedy=" ".join(remedies),
     )
 
 

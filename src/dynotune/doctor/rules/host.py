@@ -177,13 +177,14 @@ def optimizer_forloop(view: ObservationView) -> Judgements:
     slow = [each for each in here if not each.fused] or here
     fusable = any(each.name.rpartition(".")[2] in FUSED for each in slow)
     kernels = "kernels" if view.uses_cuda else "operators"
+    unalike = ", of groups that set it for themselves"
     yield Judgement(
         claim=f"The optimizer updates each parameter with separate {kernels}.",
         share=share,
         losses=losses,
         evidence=[
             f"{each.name}(foreach={each.foreach}, fused={each.fused}), {each.num_tensors} tensors"
-            + ", of groups that set it for themselves" * each.groups_differ
+            + (unalike if each.groups_differ else "")
             for each in slow
         ],
         candidates=[Setting("optimizer.fused", True)] if fusable else [],

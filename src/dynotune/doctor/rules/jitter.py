@@ -5,7 +5,8 @@ from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.loaders import starts_workers_each_epoch
 from dynotune.doctor.observation_view import ObservationView
-from dynotune.doctor.slow_steps import ms, periodic, sampling, seen, slow_steps, usual_step_s
+from dynotune.doctor.periodic_work import periodic, sampling, seen
+from dynotune.doctor.slow_steps import ms, slow_steps, usual_step_s
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place

@@ -5,7 +5,7 @@ from dynotune.doctor.bounds import delay_of_device
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import known, of_loader, place, told
 from dynotune.doctor.observation_view import ObservationView, evidence_of, or_else
-from dynotune.doctor.slow_steps import sampling
+from dynotune.doctor.periodic_work import sampling
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading
 from dynotune.schema.setting import Setting

@@ -3,7 +3,7 @@
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.observation_view import ObservationView
-from dynotune.doctor.slow_steps import is_librarys, periodic, seen, when
+from dynotune.doctor.periodic_work import is_librarys, periodic, seen, when
 from dynotune.schema.trace_summary import Place
 
 

@@ -18,7 +18,7 @@ from dynotune.measure.live.outcome import Outcome, refuse_rejected
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.measure.live.warmup import MIN_WINDOW_S
-from dynotune.schema import document
+from dynotune.schema import document, resumption
 from dynotune.schema.comparison import MIN_PAIRS, PRECISION, ArmName, Comparison, FailedArm, Pair, Voided
 from dynotune.schema.errors import CommandFailed, DynotuneError, RecordError, UsageError
 from dynotune.schema.run import RunSpec
@@ -102,7 +102,7 @@ def resume(folder: Path, now: RunSpec, watcher: Watcher, *, budget_s: float | No
     if _is_over(comparison):
         return comparison
     origin.refuse_foreign(folder, comparison, now)
-    comparison = document.completed(comparison, now, *comparison.candidate_settings)
+    comparison = resumption.completed(comparison, now, *comparison.candidate_settings)
     request = CompareRequest(
         run=comparison.run.resumed(now),
         candidate=comparison.candidate_settings,

@@ -25,7 +25,7 @@ from dynotune.measure.live.pilot import FirstStep, Steadiness, limit_s
 from dynotune.measure.live.request import StartRequest, Watcher
 from dynotune.measure.startup import conclusions
 from dynotune.measure.startup.start_run import Places, all_places, run_start
-from dynotune.schema import document
+from dynotune.schema import document, resumption
 from dynotune.schema.comparison import TELLING_PAIRS, ArmName, Pair
 from dynotune.schema.errors import CommandFailed, UsageError
 from dynotune.schema.run import Purpose, RunSpec
@@ -123,7 +123,7 @@ def resume(folder: Path, now: RunSpec, watcher: StartWatcher, *, budget_s: float
     if startup.finished:
         return startup
     origin.refuse_foreign(folder, startup, now)
-    startup = document.completed(startup, now)
+    startup = resumption.completed(startup, now)
     request = StartRequest(
         run=startup.run.resumed(now), max_blocks=startup.max_blocks, margin=startup.margin, budget_s=budget_s
     )

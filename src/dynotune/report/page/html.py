@@ -14,13 +14,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from dynotune.report.breakdown import Breakdown
+from dynotune.report.comparison import arms, objective, warnings
 from dynotune.report.diagnosis import NAMES, bound_in_words, cost, jitter_in_words
 from dynotune.report.page import plots, tables
 from dynotune.report.study.commands import again, compares, repeats
 from dynotune.report.study.header import Headline, arrow, headline, machine, stats
 from dynotune.report.study.rows import KINDS, ablated, tried
 from dynotune.report.study.sides import before_and_after, breakdowns
-from dynotune.report.terminal import arms, objective, warnings
 from dynotune.report.trace_parts import place, prose
 from dynotune.schema import atomic, document, redaction
 from dynotune.schema.comparison import Comparison

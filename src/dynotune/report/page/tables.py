@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 from dynotune.report.bars import OF_A_STEP
 from dynotune.report.breakdown import Breakdown
+from dynotune.report.comparison import unverified
 from dynotune.report.study.header import pays_off
 from dynotune.report.study.rows import PHASES, Tried, ablated, interval_of, joints, long_time, saved, tried
 from dynotune.report.study.sides import breakdowns
-from dynotune.report.terminal import unverified
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown, Value
 from dynotune.schema.study import Estimate, Study

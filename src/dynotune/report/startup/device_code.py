@@ -61,7 +61,9 @@ def _head(found: DeviceCode) -> RenderableType:
         libraries = f"{words.count(num)} {'library' if num == 1 else 'libraries'}"
         held = f"{libraries} with GPU code, {stored} of it"
     what = f"{words.count(found.num_files)} files in {words.duration(found.duration_s)}; {held}"
-    rows: list[tuple[str, str | Text]] = [("scanned", places), ("", what + "; not complete" * (not found.complete))]
+    if not found.complete:
+        what += "; not complete"
+    rows: list[tuple[str, str | Text]] = [("scanned", places), ("", what)]
     if isinstance(found.gpus, Unknown):
         rows.append(("GPU", f"unknown: {found.gpus.reason}. --compute-capability X.Y judges for one."))
     if num:

@@ -7,8 +7,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from dynotune.report.comparison import VERDICT_STYLES
 from dynotune.report.layout import finding_lines, table
-from dynotune.report.terminal import VERDICT_STYLES, Progress
+from dynotune.report.progress import Progress
 from dynotune.schema.caches import TITLES, Cache
 from dynotune.schema.facts import Unknown
 from dynotune.schema.startup import ARMS, PHASES, Arm, Block, Ratio, Start, Startup, VoidBlock, median, phase_s

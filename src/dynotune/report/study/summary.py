@@ -288,6 +288,7 @@ def _next(study: Study, recipe: str) -> RenderableType:
     if commands and not (is_brief() and study.finished):
         return Group(*lines)
     num = len(study.warnings)
-    warned = f"{num} warning{'s' * (num != 1)}, " if num and is_brief() else ""
+    warnings = "1 warning" if num == 1 else f"{num} warnings"
+    warned = f"{warnings}, " if num and is_brief() else ""
     more = "and more commands" if commands else "bound and fact; dynotune diagnose says what else costs"
     return Group(*lines, Text(f"report.html has {warned}every run, {more}.", style="dim"))

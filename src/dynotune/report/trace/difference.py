@@ -12,6 +12,7 @@ from dynotune.schema.trace_summary import TraceDifference, TraceSummary
 from dynotune.text import words
 
 NOT_NAMED = "–"
+CHANGE = [("before", "right"), ("after", "right"), ("change", "right")]
 
 
 def difference_report(difference: TraceDifference, *, top: int = 5) -> RenderableType:
@@ -44,9 +45,6 @@ def _parts(difference: TraceDifference) -> list[RenderableType]:
     rows.add_row("", "together", *_change(whole_before_s, whole_after_s))
     what = "A step" if difference.per == "step" else "The window"
     return [Group(title(what, "on the slowest device, both on one scale"), bars), rows]
-
-
-CHANGE = [("before", "right"), ("after", "right"), ("change", "right")]
 
 
 def _change(before_s: float, after_s: float) -> tuple[str, str, Text]:

@@ -1,4 +1,4 @@
-"""Attribute a device's idle time to causes, or lost time of the host if there is no device.
+"""Attribute a device's idle time to causes.
 
 Each idle nanosecond belongs to exactly one cause.
 """
@@ -10,27 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SHORT_KERNEL_S, SMALL_COPY_BYTES, Place
+from dynotune.trace.causes.figures import duration, of_step, per_step, percent, time_per_step
+from dynotune.trace.causes.lost_time import LostTime, by_place, heaviest, in_window, largest_places, launched_at
 from dynotune.trace.facts import call_order, copies, intervals
-from dynotune.trace.facts.idle import Gaps, in_loader, loader_spans, working_thread
+from dynotune.trace.facts.host_names import named
+from dynotune.trace.facts.idle import Gaps, loader_spans
 from dynotune.trace.facts.kernels import launches_graph
 from dynotune.trace.facts.nesting import begins_inside, outermost
-from dynotune.trace.facts.rank_facts import (
-    LostTime,
-    OnDevice,
-    RankFacts,
-    by_place,
-    duration,
-    heaviest,
-    in_window,
-    largest_places,
-    launched_at,
-    of_step,
-    per_step,
-    percent,
-    time_per_step,
-)
+from dynotune.trace.facts.optimizer_updates import updates
+from dynotune.trace.facts.rank_facts import OnDevice, RankFacts
 from dynotune.trace.facts.source_locations import PlaceRows
-from dynotune.trace.facts.steps import named, updates
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, told_by_name
 
 LOW_BUSY_SHARE = 0.7
@@ -44,13 +33,7 @@ LATENCY_GAP_NS = 100_000
 """A queued kernel starts within a few microseconds. A kernel that stays in the queue for longer waits for something."""
 MANY_OPTIMIZER_KERNELS = 300
 """Number of kernels in one `Optimizer.step`: an optimizer that updates many parameters at once launches far fewer."""
-MANY_OPTIMIZER_OPERATORS = 100
-"""Number of one-parameter operators in one `Optimizer.step`: an optimizer for many parameters at once calls only a
-dozen operators per parameter group."""
-SHORT_OPERATOR_NS = 50_000
-"""In an operator that takes longer than this, the work itself takes longer than the call."""
 
-_AT_ONCE = re.compile(r"aten::_(fused|foreach)_")
 _DEVICE_MEMORY = re.compile(r"(cuda|hip)(Malloc|Free)(?!Host)|(cu|hip)Mem(Alloc|Free|Create|Release|Map|Unmap)(?!Host)")
 _FREES = re.compile(r"(cuda|hip)Free(?!Host)|(cu|hip)Mem(Free|Release|Unmap)(?!Host)")
 _HOST_MEMORY = re.compile(r"(cuda|hip)(MallocHost|FreeHost|Host(Alloc|Malloc|Free|Register|Unregister))|cuMem\w*Host")
@@ -344,38 +327,3 @@ def _queued(facts: RankFacts, gaps: Gaps) -> Iterator[LostTime]:
 def _largest_place(facts: RankFacts, found: PlaceRows, lost_ns: Ints) -> Place:
     """Return the place with the largest share of the lost time; no place if all shares are small."""
     return next((place for place, _ in by_place(facts, found, lost_ns)), Place())
-
-
-def losses_on_host(facts: RankFacts) -> list[LostTime]:
-    """Return causes if no device was recorded: waits and needless work of the thread that works most."""
-    thread = np.array([working_thread(facts.timeline)], dtype=np.int64)
-    start, end = (np.array([time], dtype=np.int64) for time in facts.window)
-    found = [*_optimizer_on_host(facts)]
-    lost = int(in_loader(facts.timeline, start, end, thread)[0])
-    if lost:
-        where, evidence = draws(facts)
-        found.append(LostTime("loader-bound", lost, where, evidence, claim="The program waited for its data loader."))
-    return found
-
-
-def _optimizer_on_host(facts: RankFacts) -> Iterator[LostTime]:
-    """Yield the time of optimizers without a device, minus the time of operators that update many parameters."""
-    host = facts.timeline.host
-    spans, begin_ns = updates(facts.timeline, facts.window)
-    rows = np.flatnonzero(host.kind == HostKind.OPERATOR)
-    rows = outermost(host, np.setdiff1d(rows[begins_inside(host, rows, spans, begin_ns)], spans))
-    at_once = told_by_name(facts.timeline.names, host.name[rows], _AT_ONCE.match)
-    took = host.end_ns[rows] - host.start_ns[rows]
-    num = int((~at_once).sum())
-    if not num or num <= MANY_OPTIMIZER_OPERATORS * len(spans) or np.median(took[~at_once]) >= SHORT_OPERATOR_NS:
-        return
-    lost = int((host.end_ns[spans] - begin_ns).sum() - took[at_once].sum())
-    evidence = (
-        f"{num / len(spans):,.0f} operators in each call of the optimizer, {duration(np.median(took[~at_once]))} each"
-    )
-    where = heaviest(facts, facts.places.of_spans(spans), host.end_ns[spans] - host.start_ns[spans])
-    claim = "The optimizer updates each parameter with separate operators."
-    work = int(took[~at_once].sum())
-    yield LostTime(
-        "optimizer-forloop", max(lost, work), Place(where.function, where.operator), (evidence,), work, claim
-    )

@@ -7,19 +7,23 @@ from importlib.resources import files
 import numpy as np
 
 from dynotune.schema.trace_summary import RANK_PHASES, Cause, Operator, Place, RankPhase, Ranks, Shares, Straggler
-from dynotune.trace.causes import idle, work
+from dynotune.trace.causes import host, idle, work
+from dynotune.trace.causes.figures import duration, percent, time_per_step
 from dynotune.trace.causes.idle import LOW_BUSY_SHARE
+from dynotune.trace.causes.lost_time import LostTime, in_window
 from dynotune.trace.facts import intervals, rank_phases
+from dynotune.trace.facts.host_names import STEP
 from dynotune.trace.facts.idle import working_thread
-from dynotune.trace.facts.rank_facts import LostTime, RankFacts, duration, in_window, percent, time_per_step
-from dynotune.trace.facts.steps import STEP
+from dynotune.trace.facts.rank_facts import RankFacts
 from dynotune.trace.timeline import HostKind
 
 MIN_SHARE = 0.01
 """Smallest share of the time window for a cause to be listed. Smaller losses are within the variation between steps."""
 
 _WORDS = tomllib.loads(files(__package__).joinpath("ranking.toml").read_text(encoding="utf-8"))
-_IDLE, _WORK, _CLAIMS = _WORDS["idle"], _WORDS["work"], _WORDS["claims"]
+_IDLE = _WORDS["idle"]
+_WORK = _WORDS["work"]
+_CLAIMS = _WORDS["claims"]
 """Texts of verdict and causes: idle time of the device is called lost, working time of the device is called a cost."""
 _PHASES = {"input": "its input", "upload": "copies to its device", "other": "other work"}
 
@@ -43,7 +47,7 @@ def causes(ranks: Sequence[RankFacts], compared: Ranks | None) -> list[Cause]:
 
 def _of_rank(facts: RankFacts, *, named_rank: bool) -> dict[str, list[Cause]]:
     merged: dict[tuple[str, Place], list[LostTime]] = {}
-    waits = idle.losses(facts) if facts.busiest is not None else idle.losses_on_host(facts)
+    waits = idle.losses(facts) if facts.busiest is not None else host.losses(facts)
     for loss in (*waits, *work.losses(facts)):
         merged.setdefault((loss.id, loss.where), []).append(loss)
     suffix = [f"rank {facts.timeline.rank}"] if named_rank and facts.timeline.rank is not None else []

@@ -8,23 +8,22 @@ from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import Copies, KernelClass, Place
 from dynotune.text import words
+from dynotune.trace.causes.figures import duration, of_step, per_step, percent, time_per_step
+from dynotune.trace.causes.lost_time import LostTime, heaviest, in_window, launched_at
 from dynotune.trace.facts import intervals
 from dynotune.trace.facts.busy_time import work_sets
 from dynotune.trace.facts.copies import kind_of
-from dynotune.trace.facts.kernel_names import CLASSES, is_fp32_matmul, is_misaligned, is_of_half, is_slow_product
-from dynotune.trace.facts.kernels import POINTWISE, classes_of, math_attention, spared_ns
-from dynotune.trace.facts.rank_facts import (
-    LostTime,
-    RankFacts,
-    duration,
-    heaviest,
-    in_window,
-    launched_at,
-    of_step,
-    per_step,
-    percent,
-    time_per_step,
+from dynotune.trace.facts.fusion import POINTWISE, spared_ns
+from dynotune.trace.facts.kernel_names import (
+    CLASSES,
+    COMMUNICATION,
+    is_fp32_matmul,
+    is_misaligned,
+    is_of_half,
+    is_slow_product,
 )
+from dynotune.trace.facts.kernels import classes_of, math_attention
+from dynotune.trace.facts.rank_facts import RankFacts
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, Ints, told_by_name
 
 POINTWISE_SHARE = 0.2
@@ -35,6 +34,14 @@ TF32_CAPABILITY = (8, 0)
 TENSOR_CORE_CAPABILITY = (7, 0)
 
 _OF_LOSSES = re.compile(r"log_?softmax|entropy|nll", re.IGNORECASE)
+_COPIES = {
+    ("HtoD", True): "pin-memory-off",
+    ("HtoD", False): "h2d-not-overlapped",
+    ("DtoH", True): "d2h-not-overlapped",
+    ("DtoH", False): "d2h-not-overlapped",
+    ("DtoD", False): "device-copies",
+}
+_CLASSES = {"layout": "channels-last", "cast": "casts", "attention-math": "sdpa-math"}
 
 
 def losses(facts: RankFacts) -> list[LostTime]:
@@ -58,15 +65,6 @@ def _copies(facts: RankFacts) -> Iterator[LostTime]:
         memory = {True: " of page-locked memory", False: " of pageable memory", None: ""}[row.pinned]
         evidence = f"{row.kind} copies{memory}: {per_step(facts, row.num)}{size}"
         yield LostTime(cause, round(row.exposed_s * 1e9), launched_at(facts, rows, took), (evidence,))
-
-
-_COPIES = {
-    ("HtoD", True): "pin-memory-off",
-    ("HtoD", False): "h2d-not-overlapped",
-    ("DtoH", True): "d2h-not-overlapped",
-    ("DtoH", False): "d2h-not-overlapped",
-    ("DtoD", False): "device-copies",
-}
 
 
 def _copied(facts: RankFacts, row: Copies) -> Ints:
@@ -107,11 +105,8 @@ def _exposed_collectives(facts: RankFacts) -> tuple[Ints, Ints]:
     assert facts.device is not None
     compute, copy, communication = work_sets(facts.timeline, facts.device, facts.window)
     exposed = intervals.difference(intervals.difference(communication, compute), copy)
-    rows = np.flatnonzero((classes_of(facts.timeline) == _COMMUNICATION) & (device.device == facts.device))
+    rows = np.flatnonzero((classes_of(facts.timeline) == COMMUNICATION) & (device.device == facts.device))
     return rows, intervals.covered(exposed, device.start_ns[rows], device.end_ns[rows])
-
-
-_COMMUNICATION = CLASSES.index("communication")
 
 
 def _kernel_classes(facts: RankFacts) -> Iterator[LostTime]:
@@ -121,9 +116,6 @@ def _kernel_classes(facts: RankFacts) -> Iterator[LostTime]:
             share = f"{percent(row.share)} of the time of all kernels"
             evidence = f"kernels: {per_step(facts, row.num)}, {share}; most in {words.short_kernel_name(row.largest)}"
             yield LostTime(cause, round(row.total_s * 1e9), where, (evidence,))
-
-
-_CLASSES = {"layout": "channels-last", "cast": "casts", "attention-math": "sdpa-math"}
 
 
 def _where(facts: RankFacts, name: str) -> Place:
@@ -202,7 +194,7 @@ def _pointwise(facts: RankFacts) -> Iterator[LostTime]:
     rows = [row for row in _classes(facts) if row.name in POINTWISE]
     if sum(row.share for row in rows) < POINTWISE_SHARE:
         return
-    lost_ns = spared_ns(facts)
+    lost_ns = spared_ns(facts.timeline, facts.window)
     if lost_ns:
         evidence = tuple(f"{row.name}: {percent(row.share)} of the time, {per_step(facts, row.num)}" for row in rows)
         yield LostTime("compile-default", lost_ns, Place(), evidence)

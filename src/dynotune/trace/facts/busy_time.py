@@ -1,26 +1,15 @@
-"""Time in the time window by kinds of work.
+"""Busy time of a device by kinds of work: it computes, copies memory and communicates, also at once."""
 
-A device computes, copies memory and communicates, also at once. One process on the host is in the loader, in operators,
-or in collectives on the CPU.
-"""
-
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
-from dynotune.schema.trace_summary import HostTime
-from dynotune.trace.facts import intervals, kernels
-from dynotune.trace.facts.idle import in_loader, loader_spans, working_thread
-from dynotune.trace.facts.kernel_names import CLASSES
-from dynotune.trace.facts.steps import named
-from dynotune.trace.timeline import DeviceKind, HostKind, Ints, Timeline
+from dynotune.trace.facts import intervals, kernel_names, kernels
+from dynotune.trace.timeline import DeviceKind, Timeline
 
-_COMPUTE, _COPY, _COMMUNICATION = 1, 2, 4
-_TRANSFER = re.compile(r"(gloo|mpi|ucc):")
-COLLECTIVE = re.compile(r"(gloo|mpi|ucc|c10d):")
-# Code that torch.compile generates calls no operator: the kernels of this code run inside these spans.
-COMPILED = re.compile(r"## Call CompiledFxGraph|CompiledFunction")
+_COMPUTE = 1
+_COPY = 2
+_COMMUNICATION = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,50 +65,10 @@ def work_sets(
     """Return the intervals of the time window in which compute, memory copies and communication ran."""
     spans = timeline.device
     here = spans.device == device
-    collective = kernels.classes_of(timeline) == CLASSES.index("communication")
+    collective = kernels.classes_of(timeline) == kernel_names.COMMUNICATION
     copies = spans.kind == DeviceKind.COPY
     compute, copy, communication = (
         intervals.clip(intervals.union(spans.start_ns[here & kind], spans.end_ns[here & kind]), *window)
         for kind in (~copies & ~collective, copies, collective)
     )
     return compute, copy, communication
-
-
-def of_host(timeline: Timeline, window: tuple[int, int]) -> HostTime:
-    """Return one rank's host time in the time window [start, end) of ns, in parts that do not overlap."""
-    thread = working_thread(timeline)
-    start, end = (np.array([time], dtype=np.int64) for time in window)
-    drawn = loader_spans(timeline)
-    own = drawn[timeline.host.thread[drawn] == thread]
-    loader_ns = int(in_loader(timeline, start, end, np.array([thread], dtype=np.int64))[0])
-    in_batch = intervals.union_of(timeline.host, own, window)
-    collective = named(timeline, COLLECTIVE, HostKind.OPERATOR, HostKind.ANNOTATION)
-    operators = intervals.difference(intervals.union_of(timeline.host, _operators(timeline, thread), window), in_batch)
-    under_way = intervals.difference(intervals.union_of(timeline.host, collective, window), in_batch)
-    return HostTime(
-        rank=timeline.rank,
-        window_s=(window[1] - window[0]) / 1e9,
-        loader_s=loader_ns / 1e9,
-        operator_s=intervals.length(operators) / 1e9,
-        communication_s=intervals.length(intervals.difference(under_way, operators)) / 1e9,
-        loader_in_background=bool(len(drawn)) and not len(own),
-    )
-
-
-def collectives(timeline: Timeline) -> Ints:
-    """Return the time spans of collectives that run on the host, each from when this rank joins the collective."""
-    return named(timeline, _TRANSFER, HostKind.OPERATOR, HostKind.ANNOTATION)
-
-
-def without_operators(timeline: Timeline, window: tuple[int, int]) -> intervals.Set:
-    """Return the intervals of the time window in which the working thread runs no operator other than collectives."""
-    rows = _operators(timeline, working_thread(timeline))
-    return intervals.complement(intervals.union_of(timeline.host, rows, window), *window)
-
-
-def _operators(timeline: Timeline, thread: int) -> Ints:
-    """Return the spans of one thread's operators and of code that torch.compile generated, except collectives."""
-    collective = named(timeline, COLLECTIVE, HostKind.OPERATOR, HostKind.ANNOTATION)
-    rows = np.flatnonzero((timeline.host.kind == HostKind.OPERATOR) & (timeline.host.thread == thread))
-    compiled = named(timeline, COMPILED, HostKind.ANNOTATION)
-    return np.union1d(np.setdiff1d(rows, collective), compiled[timeline.host.thread[compiled] == thread])

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from dynotune.trace.facts import cuda_calls
 from dynotune.trace.facts.copies import kind_of, uploads
+from dynotune.trace.facts.host_names import OPTIMIZER, named
 from dynotune.trace.facts.idle import loader_spans
 from dynotune.trace.facts.nesting import begins_inside, outermost
-from dynotune.trace.facts.steps import OPTIMIZER, named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name
 
 MOST_BETWEEN = 4

@@ -6,8 +6,9 @@ import numpy as np
 
 from dynotune.schema.trace_summary import Idle, IdleCause
 from dynotune.trace.facts import cuda_calls, intervals
+from dynotune.trace.facts.host_names import BACKWARD, LOADER, STEP, named
 from dynotune.trace.facts.nesting import outermost
-from dynotune.trace.facts.steps import BACKWARD, LOADER, STEP, Steps, named
+from dynotune.trace.facts.steps import Steps
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline
 
 CAUSES: tuple[IdleCause, ...] = ("host", "loader", "sync", "kernel", "other")

@@ -14,6 +14,7 @@ from dynotune.trace.timeline import UNKNOWN
 _DATA = tomllib.loads(files(__package__).joinpath("kernel_names.toml").read_text(encoding="utf-8"))
 CLASSES: tuple[str, ...] = (*PRODUCTS, *_DATA["classes"])
 """Kinds of kernels' work. Each is defined in docs/reference/trace.md."""
+COMMUNICATION = CLASSES.index("communication")
 _PATTERNS = {name: re.compile(pattern) for name, pattern in _DATA["patterns"].items()}
 _COMPILED = tuple((CLASSES.index(name), re.compile(pattern)) for name, pattern in _DATA["rules"])
 _OTHER = CLASSES.index("other")

@@ -1,4 +1,4 @@
-"""Facts about kernels: number, duration, queue depth, kinds of work, and the most time that fusion could save."""
+"""Facts about kernels: number, duration, queue depth and kinds of work."""
 
 import re
 
@@ -7,10 +7,9 @@ from numpy.typing import NDArray
 
 from dynotune.schema.trace_summary import SHORT_KERNEL_S, KernelClass, Kernels
 from dynotune.trace.facts.cuda_calls import plain_name
+from dynotune.trace.facts.host_names import named
 from dynotune.trace.facts.kernel_names import CLASSES, classify, uses_tensor_cores
 from dynotune.trace.facts.nesting import begins_inside
-from dynotune.trace.facts.rank_facts import RankFacts
-from dynotune.trace.facts.steps import named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Ints, Timeline, told_by_name, touching
 
 MATH_ATTENTION = "aten::_scaled_dot_product_attention_math"
@@ -27,15 +26,6 @@ _TOLD_SHARE = 0.5
 _PRODUCTS = tuple(
     index for index, name in enumerate(CLASSES) if name in ("matmul", "convolution") or name.startswith("attention-")
 )
-POINTWISE = ("elementwise", "normalisation", "reduction")
-_FUSED_TOO = ("cast", "random")  # can be fused with adjacent kernels; other causes count these classes
-_BY_ROWS = ("softmax",)  # along one dimension, as in a layer norm
-COMPILED = (*POINTWISE, *_FUSED_TOO, *_BY_ROWS)
-"""Classes that a compiler fuses."""
-
-# Sums over a whole batch (aten): a normalisation that uses such a sum has to wait for the last element. Sums over rows,
-# as in layer and group norms, can become one kernel with the work that follows.
-_STATISTICS = re.compile(r"collect_statistics|backward_reduce|gammabeta", re.IGNORECASE)
 
 
 def classes_of(timeline: Timeline) -> NDArray[np.int8]:
@@ -159,53 +149,3 @@ def _class_row(name: str, parts: list[tuple[int, str, int]], whole: int) -> Kern
         share=total / whole if whole else 0.0,
         largest=max(parts)[1],
     )
-
-
-def spared_ns(facts: RankFacts) -> int:
-    """Return an upper bound of the nanoseconds of the time window that fusing all pointwise kernels could save.
-
-    A sequence of pointwise kernels on one stream, without a matrix product or other kernel in between, can become one
-    kernel, which reads and writes at least as much as the sequence's longest kernel. A kernel that sums over the batch
-    ends its sequence. Type conversions and random numbers neither interrupt a sequence nor count.
-    """
-    return _but_the_longest_ns(facts.timeline, facts.window, POINTWISE, passed_over=_FUSED_TOO)
-
-
-def fusable_ns(timeline: Timeline, window: tuple[int, int]) -> int | None:
-    """Return `spared_ns` for all kernels that a compiler fuses: also type conversions, random numbers and softmax.
-
-    None if kernels were not recorded one by one.
-    """
-    if "kernels_in_graphs" in timeline.missing:
-        return None
-    return _but_the_longest_ns(timeline, window, COMPILED)
-
-
-def _but_the_longest_ns(
-    timeline: Timeline, window: tuple[int, int], in_rows: tuple[str, ...], passed_over: tuple[str, ...] = ()
-) -> int:
-    """Return the nanoseconds of all kernel sequences of these classes, without the longest kernel of each sequence."""
-    rows, took, starts = _rows_of_kernels(timeline, window, in_rows, passed_over)
-    return int((np.add.reduceat(took, starts) - np.maximum.reduceat(took, starts)).sum()) if len(rows) else 0
-
-
-def _rows_of_kernels(
-    timeline: Timeline, window: tuple[int, int] | None, in_rows: tuple[str, ...], passed_over: tuple[str, ...]
-) -> tuple[Ints, Ints, Ints]:
-    """Return kernels in stream order, their ns in the window (0 for other classes), and where each sequence begins."""
-    device, names = timeline.device, timeline.names
-    rows = np.flatnonzero(device.kind == DeviceKind.KERNEL)
-    classes = classes_of(timeline)[rows]
-    kept = ~np.isin(classes, [CLASSES.index(name) for name in passed_over])
-    rows, classes = rows[kept], classes[kept]
-    order = np.lexsort((device.start_ns[rows], device.stream[rows], device.device[rows]))
-    rows, classes = rows[order], classes[order]
-    fusable = np.isin(classes, [CLASSES.index(name) for name in in_rows])
-    sums = told_by_name(names, device.name[rows], _STATISTICS.search)
-    breaks = np.ones(len(rows), dtype=np.bool_)
-    breaks[1:] = ~fusable[1:] | ~fusable[:-1] | sums[:-1]
-    breaks[1:] |= (np.diff(device.stream[rows]) != 0) | (np.diff(device.device[rows]) != 0)
-    begin, end = device.start_ns[rows], device.end_ns[rows]
-    if window is not None:
-        begin, end = np.clip(begin, *window), np.clip(end, *window)
-    return rows, np.where(fusable, end - begin, 0), np.flatnonzero(breaks)

@@ -13,11 +13,12 @@ import numpy as np
 
 from dynotune.schema.trace_summary import RANK_PHASES, RankPhase
 from dynotune.trace.facts import intervals
+from dynotune.trace.facts.host_names import BACKWARD, MODULE, named
 from dynotune.trace.facts.idle import loader_spans, working_thread
 from dynotune.trace.facts.kernel_names import CLASSES
 from dynotune.trace.facts.kernels import classes_of
 from dynotune.trace.facts.nesting import outermost
-from dynotune.trace.facts.steps import BACKWARD, MODULE, named, updates
+from dynotune.trace.facts.optimizer_updates import updates
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline, queued_ns, told_by_name
 
 CHANCE = 0.05

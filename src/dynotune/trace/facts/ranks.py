@@ -1,4 +1,4 @@
-"""Facts about a rank's collectives, and a comparison of a job's ranks: clock offsets, waits, and the straggler."""
+"""Compare the ranks of a job by their collectives: clock offsets, waits, and the straggler."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dynotune.schema.trace_summary import RANK_PHASES, Communication, Ranks, RankTime, Straggler
-from dynotune.trace.facts import busy_time, intervals, rank_phases
-from dynotune.trace.facts.kernel_names import CLASSES, without_arguments
+from dynotune.schema.trace_summary import RANK_PHASES, Ranks, RankTime, Straggler
+from dynotune.trace.facts import host_time, intervals, rank_phases
+from dynotune.trace.facts.kernel_names import COMMUNICATION, without_arguments
 from dynotune.trace.facts.kernels import classes_of
 from dynotune.trace.facts.steps import Steps
-from dynotune.trace.timeline import Ints, Timeline, queued_ns, touching
+from dynotune.trace.timeline import Ints, Timeline, queued_ns
 
 Window = tuple[int, int]
 
@@ -30,8 +30,6 @@ _BELIEVED = 0.8
 _FEWEST = 3
 # Most collectives of one name that one recording may have more than another, at the recordings' edges.
 _MOST_LAG = 8
-
-_COMMUNICATION = CLASSES.index("communication")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,32 +55,6 @@ class _Alignment:
     aligned_by: Literal["clock", "collectives", "nothing"]
     offset_ns: list[int] | None
     matched: NDArray[np.int64]
-
-
-def communication(timeline: Timeline, window: Window) -> Communication | None:
-    """Return facts about one rank's collectives in the time window [start, end) of ns; None without collectives.
-
-    Times are of the union of the collectives on each device, summed over devices.
-    """
-    device = timeline.device
-    collective = classes_of(timeline) == _COMMUNICATION
-    inside = collective & touching(device, window)
-    if not inside.any():
-        return None
-    total = hidden = 0
-    for index in np.unique(device.device[inside]):
-        here = device.device == index
-        own = intervals.union_of(timeline.device, here & collective, window)
-        total += intervals.length(own)
-        others = intervals.union_of(timeline.device, here & ~collective, window)
-        hidden += int(intervals.covered(others, own[:, 0], own[:, 1]).sum())
-    return Communication(
-        rank=timeline.rank,
-        num=int(inside.sum()),
-        total_s=total / 1e9,
-        exposed_s=(total - hidden) / 1e9,
-        hidden_s=hidden / 1e9,
-    )
 
 
 def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Sequence[Steps | None]) -> Ranks | None:
@@ -127,7 +99,7 @@ def compare(timelines: Sequence[Timeline], windows: Sequence[Window], steps: Seq
 def _collectives(timeline: Timeline, window: Window) -> _Collectives:
     on_host = not len(timeline.device)
     spans = timeline.host if on_host else timeline.device
-    rows = busy_time.collectives(timeline) if on_host else np.flatnonzero(classes_of(timeline) == _COMMUNICATION)
+    rows = host_time.collectives(timeline) if on_host else np.flatnonzero(classes_of(timeline) == COMMUNICATION)
     rows = rows[(spans.start_ns[rows] >= window[0]) & (spans.start_ns[rows] < window[1])]
     names = spans.name[rows]
     positions: dict[str, list[Ints]] = {}
@@ -142,8 +114,8 @@ def _collectives(timeline: Timeline, window: Window) -> _Collectives:
 def _free(timeline: Timeline, window: Window) -> intervals.Set:
     """Return the intervals in which a rank computes nothing: on its devices or, without a device, on its thread."""
     if not len(timeline.device):
-        return busy_time.without_operators(timeline, window)
-    computes = intervals.union_of(timeline.device, classes_of(timeline) != _COMMUNICATION, window)
+        return host_time.without_operators(timeline, window)
+    computes = intervals.union_of(timeline.device, classes_of(timeline) != COMMUNICATION, window)
     return intervals.complement(computes, *window)
 
 
@@ -386,10 +358,10 @@ def _imbalance(timelines: Sequence[Timeline], windows: Sequence[Window], steps: 
 def _compute_ns(timeline: Timeline, window: Window) -> float:
     """Return the union of kernels other than collectives on each device, summed over devices."""
     classes = classes_of(timeline)
-    kernels = (classes >= 0) & (classes != _COMMUNICATION)
+    kernels = (classes >= 0) & (classes != COMMUNICATION)
     here = [kernels & (timeline.device.device == index) for index in timeline.devices]
     return float(sum(intervals.length(intervals.union_of(timeline.device, mask, window)) for mask in here))
 
 
 def _operators_ns(timeline: Timeline, window: Window) -> float:
-    return float(window[1] - window[0] - intervals.length(busy_time.without_operators(timeline, window)))
+    return float(window[1] - window[0] - intervals.length(host_time.without_operators(timeline, window)))

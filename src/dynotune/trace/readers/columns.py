@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from decimal import Decimal
-from functools import partial
 from itertools import compress
-from math import nan
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dynotune.schema.errors import UsageError
-from dynotune.trace.readers.json_slices import Slices
+from dynotune.trace.readers.chrome_events import NO_ARGS, Event, Id, Place
+from dynotune.trace.readers.event_times import EventTimes, nanoseconds
 from dynotune.trace.timeline import (
     UNKNOWN,
     DeviceKind,
@@ -30,12 +26,14 @@ from dynotune.trace.timeline import (
     joined,
 )
 
-# Below this, a float64 of microseconds is within half a nanosecond of the decimal number in the file.
-_EXACT_BELOW_US = 2.0**43
-_LATEST_US = 2.0**52  # the year 2112; the sum of two times up to this one still fits 64 bits of nanoseconds
+_INT = np.int64
+_Key = TypeVar("_Key", bound=Hashable)
 
 # Numbers of event categories: up to 9 for kinds of host spans, from 10 on for kinds of device spans and others.
-_DEVICE_FROM, _MEMORY, _NAMES, _NONE = 10, 20, 21, 22
+_DEVICE_FROM = 10
+_MEMORY = 20
+_NAMES = 21
+_NONE = 22
 _TABLES = {
     "cpu_op": HostKind.OPERATOR,
     "operator": HostKind.OPERATOR,
@@ -56,65 +54,10 @@ _TABLES = {
     "cpu_instant_event": _MEMORY,
     "": _NAMES,
 }
-_FLOWS = ("ac2g", "async_cpu_to_gpu")
 # Categories of spans that repeat other spans, or that belong to the profiler itself.
 _NO_ACTIVITY = ("trace", "overhead", "gpu_user_annotation", "cuda_sync", "cuda_profiler_range", "cuda_event")
 # Older versions of torch wrote these annotations in the category of operators.
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#", "enumerate(DataLoader)#")
-
-Id = int | str | float | None
-Place = tuple[Id, Id]
-"""Process and thread as an event names them; for device work, the device's index and the stream."""
-
-
-class _Args(msgspec.Struct, gc=False):
-    """Arguments of an event, of any type, since programs may choose the same argument names. Only integers are used."""
-
-    correlation: Any = None
-    device: Any = None
-    stream: Any = None
-    bytes: Any = None
-    name: Any = None
-    labels: Any = None
-    allocated: Any = msgspec.field(name="Total Allocated", default=None)
-    reserved: Any = msgspec.field(name="Total Reserved", default=None)
-    device_id: Any = msgspec.field(name="Device Id", default=None)
-    device_type: Any = msgspec.field(name="Device Type", default=None)
-
-
-class Event(msgspec.Struct, gc=False):
-    """The fields of an event that are read. The phase is not: in the used categories only whole spans have a `dur`."""
-
-    cat: str = ""
-    name: str = ""
-    pid: Id = None
-    tid: Id = None
-    ts: int | float = nan
-    dur: int | float = nan
-    args: _Args | None = None
-
-
-class _Written(msgspec.Struct, gc=False):
-    """A time as text with all its digits."""
-
-    ts: Decimal = Decimal(0)
-
-
-class _Flow(msgspec.Struct, gc=False):
-    cat: str = ""
-    pid: Id = None
-    tid: Id = None
-    ts: Decimal = Decimal(0)
-    id: Any = None
-
-
-_EVENTS = msgspec.json.Decoder(list[Event])
-_WRITTEN = msgspec.json.Decoder(list[_Written])
-_FLOW_EVENTS = msgspec.json.Decoder(list[_Flow])
-_NO_ARGS = _Args()
-_INT = np.int64
-_Decoded = TypeVar("_Decoded")
-_Key = TypeVar("_Key", bound=Hashable)
 
 
 class Numbering(dict[_Key, int]):
@@ -182,7 +125,7 @@ class Columns:
         Raises:
             UsageError: a time is too large for nanoseconds in 64 bits.
         """
-        times = _Times(self.path, events, text, first)
+        times = EventTimes(self.path, events, text, first)
         tables = self._tables
         table = np.fromiter([tables[event.cat] for event in events], np.int8, len(events))
         is_host, is_device = table < _DEVICE_FROM, (table >= _DEVICE_FROM) & (table < _MEMORY)
@@ -207,7 +150,7 @@ class Columns:
     def memory(self) -> MemoryRows:
         return _taken_up(self._memory)
 
-    def _add_host(self, found: list[Event], kind: NDArray[np.int8], times: _Times) -> None:
+    def _add_host(self, found: list[Event], kind: NDArray[np.int8], times: EventTimes) -> None:
         found, is_kept, start_ns, end_ns = self._spans(found, times)
         kind = kind[is_kept]
         is_call = kind == HostKind.CALL
@@ -215,10 +158,10 @@ class Columns:
         correlation[is_call] = _correlation(_those(found, is_call))
         self._host.append(HostSpans(start_ns, end_ns, kind, self._named(found), self._placed(found), correlation))
 
-    def _add_device(self, found: list[Event], kind: NDArray[np.int8], times: _Times) -> None:
+    def _add_device(self, found: list[Event], kind: NDArray[np.int8], times: EventTimes) -> None:
         found, is_kept, start_ns, end_ns = self._spans(found, times)
         kind = kind[is_kept]
-        args = [event.args or _NO_ARGS for event in found]
+        args = [event.args or NO_ARGS for event in found]
         # For device work, the file's "process" is the device and the "thread" is the stream.
         device, stream = _whole([of.device for of in args]), _whole([of.stream for of in args])
         device = np.where(device == UNKNOWN, _whole([event.pid for event in found]), device)
@@ -231,10 +174,10 @@ class Columns:
         ties = stream, _correlation(found), num_bytes, self._placed(found)
         self._device.append(DeviceRows(start_ns, end_ns, kind, names, index, *ties))
 
-    def _add_memory(self, found: list[Event], times: _Times) -> None:
+    def _add_memory(self, found: list[Event], times: EventTimes) -> None:
         time_ns, is_known = times.of(found)
         found, time_ns = _those(found, is_known), time_ns[is_known]
-        args = [event.args or _NO_ARGS for event in found]
+        args = [event.args or NO_ARGS for event in found]
         on_host = np.array([of.device_type == 0 for of in args], dtype=np.bool_)
         device = np.where(on_host, UNKNOWN, _whole([of.device_id for of in args])).astype(np.int32)
         allocated, reserved = _whole([of.allocated for of in args]), _whole([of.reserved for of in args])
@@ -249,7 +192,7 @@ class Columns:
                 if isinstance(named, str):
                     self.process_names[event.pid].append(named.strip())
 
-    def _spans(self, found: list[Event], times: _Times) -> tuple[list[Event], NDArray[np.bool_], Ints, Ints]:
+    def _spans(self, found: list[Event], times: EventTimes) -> tuple[list[Event], NDArray[np.bool_], Ints, Ints]:
         """Return the spans among the events, the index of each span's event, and the spans' starts and ends."""
         start_ns, is_known = times.of(found)
         duration_us = np.fromiter([event.dur for event in found], np.float64, len(found))
@@ -258,9 +201,11 @@ class Columns:
         if not is_kept.all():
             self.num_unfinished += len(found) - int(is_known.sum())
             self.num_backwards += int((is_known & ~is_kept).sum())
-            found, start_ns, duration_us = _those(found, is_kept), start_ns[is_kept], duration_us[is_kept]
+            found = _those(found, is_kept)
+            start_ns = start_ns[is_kept]
+            duration_us = duration_us[is_kept]
         times.check(duration_us, found)
-        return found, is_kept, start_ns, start_ns + _nanoseconds(duration_us)
+        return found, is_kept, start_ns, start_ns + nanoseconds(duration_us)
 
     def _named(self, found: list[Event]) -> NDArray[np.int32]:
         names = self.names
@@ -269,60 +214,6 @@ class Columns:
     def _placed(self, found: list[Event]) -> NDArray[np.int32]:
         places = self.places
         return np.fromiter([places[event.pid, event.tid] for event in found], np.int32, len(found))
-
-
-class _Times:
-    """Times of the events of a slice, in whole nanoseconds."""
-
-    def __init__(self, path: Path, events: list[Event], text: memoryview, first: int) -> None:
-        self._path, self._events, self._text, self._first = path, events, text, first
-        self._written: dict[int, Decimal] = {}
-
-    def of(self, found: list[Event]) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return the times (ns) of selected events, 0 for events without a time; and which events have a time."""
-        times = [event.ts for event in found]
-        times_us = np.fromiter(times, np.float64, len(found))
-        is_known = ~np.isnan(times_us)
-        self.check(times_us, found)
-        if np.abs(times_us).max(initial=0, where=is_known) >= _EXACT_BELOW_US and float in map(type, times):
-            if not self._written:
-                exact = zip(self._events, _decoded(_WRITTEN, self._text), strict=True)
-                self._written = {id(event): exactly.ts for event, exactly in exact}
-            written = self._written
-            return np.fromiter([round(written[id(event)] * 1000) for event in found], np.int64, len(found)), is_known
-        return _nanoseconds(np.where(is_known, times_us, 0.0)), is_known
-
-    def check(self, times_us: NDArray[np.float64], found: list[Event]) -> None:
-        """Check the range of all times. Raises UsageError: a time is out of range."""
-        beyond = np.flatnonzero(np.abs(times_us) > _LATEST_US)
-        if len(beyond):
-            index = next(i for i, event in enumerate(self._events) if event is found[beyond[0]])
-            raise UsageError(
-                f"{self._path}: `traceEvents[{self._first + index}]` has a time beyond {_LATEST_US:.0e} µs",
-                hint="times of a chrome trace are microseconds; was it written in another unit?",
-            )
-
-
-def decode(text: memoryview) -> list[Event]:
-    """Decode a JSON list of events. Raises msgspec's errors."""
-    return _decoded(_EVENTS, text)
-
-
-def flows(path: Path, slice_bytes: int, limit_bytes: int | None) -> dict[tuple[Place, int], int]:
-    """Return numbers of flow arrows from calls to device work, by the place and start (ns) of the arrow's ends."""
-    ends: dict[tuple[Place, int], int] = {}
-    for piece in Slices(path, partial(_decoded, _FLOW_EVENTS), slice_bytes=slice_bytes, limit_bytes=limit_bytes):
-        for event in piece.events:
-            if event.cat.lower() in _FLOWS and type(event.id) is int:
-                ends[(event.pid, event.tid), round(event.ts * 1000)] = event.id
-    return ends
-
-
-def _decoded(decoder: msgspec.json.Decoder[list[_Decoded]], text: memoryview) -> list[_Decoded]:
-    try:
-        return decoder.decode(text)
-    except UnicodeDecodeError:  # the profiler cut this name inside a UTF-8 character
-        return decoder.decode(bytes(text).decode(errors="replace").encode())
 
 
 def _taken_up(parts: list[Table]) -> Table:
@@ -336,13 +227,6 @@ def _those(events: list[Event], which: NDArray[np.bool_]) -> list[Event]:
     return list(compress(events, which.tolist()))
 
 
-def _nanoseconds(times_us: NDArray[np.float64]) -> Ints:
-    """Round microseconds to whole nanoseconds, whole and fraction separately, since a float64 product rounds twice."""
-    whole = np.floor(times_us)
-    fraction_ns = np.rint((times_us - whole) * 1000).astype(np.int64)
-    return whole.astype(np.int64) * 1000 + fraction_ns
-
-
 def _whole(values: list[Any]) -> Ints:
     """Return the values that are whole numbers, with UNKNOWN in place of other values."""
     try:
@@ -353,7 +237,7 @@ def _whole(values: list[Any]) -> Ints:
 
 
 def _correlation(found: list[Event]) -> Ints:
-    numbers = _whole([(event.args or _NO_ARGS).correlation for event in found])
+    numbers = _whole([(event.args or NO_ARGS).correlation for event in found])
     numbers[numbers <= 0] = UNKNOWN  # CUPTI writes 0 if an event has no correlation
     return numbers
 

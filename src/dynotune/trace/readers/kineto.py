@@ -5,7 +5,7 @@ Times in the file are microseconds, whole or with a fraction, since 1970 or sinc
 
 import re
 from collections import Counter
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dynotune.schema.errors import UsageError
-from dynotune.trace.readers.columns import Columns, DeviceRows, Id, MemoryRows, Numbering, Place, decode, flows
+from dynotune.trace.readers.chrome_events import Place, decode, flows
+from dynotune.trace.readers.columns import Columns
 from dynotune.trace.readers.json_slices import SLICE_BYTES, Progress, Slices
+from dynotune.trace.readers.processes import Process, split
 from dynotune.trace.timeline import (
     UNKNOWN,
     DeviceProperties,
@@ -27,125 +29,8 @@ from dynotune.trace.timeline import (
     Timeline,
     by_alphabet,
     in_order,
-    launches,
     taken,
 )
-
-_NOBODY = -1
-_NEVER = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """The spans and memory events of one process.
-
-    Args:
-        pid: id of the process; None if the file is of one process, whatever ids the file contains.
-        device: device spans; `launch` is the row in `host` of the call that queued the work, UNKNOWN without a call.
-    """
-
-    pid: Id
-    host: HostSpans
-    device: DeviceRows
-    memory: MemoryRows
-
-
-def split(
-    host: HostSpans, device: DeviceRows, memory: MemoryRows, places: list[Place], names: list[str]
-) -> tuple[list[Process], tuple[str, ...]]:
-    """Return the processes that launched device work (one for all if fewer than two did), and notes on lost work.
-
-    Args:
-        host, device, memory: rows in order of time.
-        places, names: the values for the numbers in the columns `place` and `name`.
-    """
-    numbers: Numbering[Id] = Numbering()
-    pid = np.array([numbers[pid] for pid, _ in places], dtype=np.int32)
-    calls = (host.kind == HostKind.CALL) & (host.correlation != UNKNOWN)
-    callers = _distinct(pid[host.thread[calls]])
-    if len(callers) > 1:
-        parts = [taken(host, pid[host.thread] == caller) for caller in callers]
-        launch = np.stack([launches(device.launch, part) for part in parts])
-        has_launched = (launch != UNKNOWN).any(axis=1)
-        if has_launched.sum() > 1:
-            chosen = np.flatnonzero(has_launched)
-            starts_graph = np.array(["graph" in name.lower() for name in names], dtype=np.bool_)
-            owner, notes = _owners(launch[chosen], [parts[i] for i in chosen], device, pid[device.place], starts_graph)
-            ids = list(numbers)
-            found = [
-                Process(
-                    pid=ids[callers[i]],
-                    host=parts[i],
-                    device=taken(replace(device, launch=launch[i]), owner == number),
-                    memory=taken(memory, pid[memory.place] == callers[i]),
-                )
-                for number, i in enumerate(chosen)
-            ]
-            num_others = len(host) - sum(len(process.host) for process in found)
-            if num_others:
-                notes += (f"{num_others:,} spans of processes that launched nothing were left out",)
-            return found, notes
-    return [Process(None, host, replace(device, launch=launches(device.launch, host)), memory)], ()
-
-
-def _owners(
-    launch: NDArray[np.int64],
-    parts: list[HostSpans],
-    device: DeviceRows,
-    group: NDArray[np.int32],
-    starts_graph: NDArray[np.bool_],
-) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return the index of the process that queued each span of `device`, or _NOBODY.
-
-    Every process counts its calls from the same number, so calls of several processes may have equal numbers. If the
-    calls of one process explain all work of a group (one process id in the file), the group belongs to that process;
-    else each device span is assigned separately.
-    """
-    is_tied = launch != UNKNOWN
-    lag_ns = np.full(launch.shape, _NEVER)
-    for number, part in enumerate(parts):
-        tied = is_tied[number]
-        lag_ns[number, tied] = device.start_ns[tied] - part.start_ns[launch[number, tied]]
-    owner = np.full(launch.shape[1], _NOBODY, dtype=np.int64)
-    num_guesses = 0
-    for one in _distinct(group):
-        rows = np.flatnonzero(group == one)
-        tied = rows[is_tied[:, rows].any(axis=0)]
-        if not len(tied):
-            continue
-        whole = [i for i, part in enumerate(parts) if _explains(launch[i, tied], part, starts_graph)]
-        if whole:
-            chosen, is_guess = _likeliest(lag_ns[np.ix_(whole, tied)])
-            owner[rows] = whole[chosen]
-            num_guesses += is_guess * len(tied)
-        else:
-            owner[tied] = np.where(lag_ns[:, tied] < 0, _NEVER, lag_ns[:, tied]).argmin(axis=0)
-            num_guesses += int((is_tied[:, tied].sum(axis=0) > 1).sum())
-    notes: tuple[str, ...] = ()
-    if num_guesses:
-        notes += (f"{num_guesses:,} device activities fit calls of several processes and were given to the likeliest",)
-    if num_lost := int((owner == _NOBODY).sum()):
-        notes += (f"{num_lost:,} device activities fit no call of any process and were left out",)
-    return owner, notes
-
-
-def _explains(launch: NDArray[np.int64], calls: HostSpans, starts_graph: NDArray[np.bool_]) -> bool:
-    """Return whether the calls can have queued all of the work: a call that starts no CUDA graph queues one piece."""
-    plain = launch[~starts_graph[calls.name[launch]]]
-    return bool((launch != UNKNOWN).all()) and len(_distinct(plain)) == len(plain)
-
-
-def _likeliest(lag_ns: NDArray[np.int64]) -> tuple[int, bool]:
-    """Return the process (row) with the fewest contradictions (work before its call), then the nearest calls."""
-    num_contradictions = (lag_ns < 0).sum(axis=1)
-    least = np.flatnonzero(num_contradictions == num_contradictions.min())
-    return int(least[np.median(lag_ns[least], axis=1).argmin()]), len(least) > 1
-
-
-def _distinct(numbers: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the distinct non-negative numbers; np.unique would import numpy.ma, which takes longer than this."""
-    return np.flatnonzero(np.bincount(numbers))
-
 
 _SCHEMA_VERSION = 1
 _SINCE_1970_NS = 10**18  # the year 2001; a clock that starts at 0 with the machine or the month is far below
@@ -176,7 +61,7 @@ def read(
     """Read a timeline for each process that launched device work; a single timeline if fewer than two did.
 
     Args:
-        limit_bytes: limit for the text of a gzipped file; `chunks.default_limit` if None.
+        limit_bytes: limit for the text of a gzipped file; `json_slices.default_limit` if None.
         progress: called with the bytes of the file read so far and its size.
         slice_bytes: bytes of text that are decoded at once.
 
@@ -189,7 +74,9 @@ def read(
         _check_version(slices)
         columns.add(piece.events, piece.text, slices.num_events)
     _check_version(slices)
-    host, device, memory = columns.host(), columns.device(), columns.memory()
+    host = columns.host()
+    device = columns.device()
+    memory = columns.memory()
     if not len(host) and not len(device):
         raise _without_activity(slices)
     places = list(columns.places)
@@ -218,7 +105,9 @@ def _timeline(
     *,
     is_alone: bool,
 ) -> Timeline:
-    host, device, memory = process.host, process.device, process.memory
+    host = process.host
+    device = process.device
+    memory = process.memory
     threads, number = _threads(host, columns)
     job = _value(slices, "distributedInfo", _Job) or _Job()
     named = [*columns.process_names.get(process.pid, ()), str(process.pid)]
@@ -257,7 +146,11 @@ def _without_lines(host: HostSpans, names: dict[str, int]) -> NDArray[np.int32]:
 
 
 def _tied(
-    correlation: Ints, place: NDArray[np.int32], start_ns: Ints, ends: dict[tuple[Place, int], int], places: list[Place]
+    correlation: Ints,
+    place: NDArray[np.int32],
+    start_ns: Ints,
+    ends: dict[tuple[Place, int], int],
+    places: list[Place],
 ) -> Ints:
     """Return the spans' correlation numbers; a span without one gets the number of the flow arrow at the span."""
     found = correlation.copy()
@@ -301,7 +194,8 @@ def _clock_base_ns(slices: Slices[Any], start_ns: Ints) -> int | None:
 def _properties(slices: Slices[Any]) -> dict[int, DeviceProperties]:
     return {
         device.id: DeviceProperties(
-            device.name, None if device.major is None or device.minor is None else (device.major, device.minor)
+            device.name,
+            None if device.major is None or device.minor is None else (device.major, device.minor),
         )
         for device in _value(slices, "deviceProperties", list[_Device]) or []
     }
@@ -351,7 +245,8 @@ def _notes(slices: Slices[Any], columns: Columns) -> tuple[str, ...]:
         notes.append(f"{columns.num_backwards:,} spans that end before they start were left out")
     if columns.foreign:
         most = ", ".join(f"{category} ({num:,})" for category, num in columns.foreign.most_common(5))
-        more = f" and {len(columns.foreign) - 5} more kinds" * (len(columns.foreign) > 5)
+        num_more = len(columns.foreign) - 5
+        more = f" and {num_more} more kinds" if num_more > 0 else ""
         notes.append(f"spans of kinds that are not known here were left out: {most}{more}")
     if columns.num_unfinished:
         notes.append(f"{columns.num_unfinished:,} spans without a start or a duration were left out")

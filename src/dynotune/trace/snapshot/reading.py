@@ -14,7 +14,10 @@ from msgspec import Meta
 from dynotune.schema.document import convert
 from dynotune.schema.errors import UsageError
 from dynotune.trace.snapshot import plain_pickle
-from dynotune.trace.snapshot.lives import ADDRESS_MASK, Event, Life, Lives, Range, Stacks, lives_of
+from dynotune.trace.snapshot.allocator_events import ADDRESS_MASK, Event
+from dynotune.trace.snapshot.history import lives_of
+from dynotune.trace.snapshot.lives import Life, Lives, Range
+from dynotune.trace.snapshot.stacks import Stacks
 
 _WRITE = "Write one with torch.cuda.memory._dump_snapshot(path)."
 _LARGEST_SUM_BYTES = 1 << 62

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from dynotune.trace.facts import call_order, cuda_calls, intervals, steps
 from dynotune.trace.facts.copies import uploads
+from dynotune.trace.facts.host_names import named
 from dynotune.trace.facts.idle import launching_thread, loader_spans, working_thread
 from dynotune.trace.facts.nesting import outermost
-from dynotune.trace.facts.steps import named
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, DeviceSpans, HostKind, Ints, Timeline, in_order, taken
 
 MOST_SLOWED = 30.0

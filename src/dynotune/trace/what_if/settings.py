@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from dynotune.schema.attribution import Predicted
 from dynotune.trace.facts import intervals
 from dynotune.trace.facts.copies import kind_of, uploads
+from dynotune.trace.facts.fusion import FUSABLE
+from dynotune.trace.facts.host_names import MODULE, named
 from dynotune.trace.facts.idle import loader_spans
 from dynotune.trace.facts.kernel_names import CLASSES, is_of_half, is_slow_product, tensor_cores_of
-from dynotune.trace.facts.kernels import COMPILED, classes_of
-from dynotune.trace.facts.steps import MODULE, named, updates
+from dynotune.trace.facts.kernels import classes_of
+from dynotune.trace.facts.optimizer_updates import updates
 from dynotune.trace.timeline import UNKNOWN, DeviceKind, HostKind, Timeline, told_by_name
 from dynotune.trace.what_if.engine import Change, Replay, replay
 
@@ -57,7 +59,7 @@ RECORDED = Range(2.8, 1.7)
 quartiles of 21 unseen programs that the recorder slowed by more than half."""
 
 _PRODUCTS = tuple(CLASSES.index(name) for name in ("matmul", "convolution"))
-_POINTWISE = tuple(CLASSES.index(name) for name in COMPILED)
+_POINTWISE = tuple(CLASSES.index(name) for name in FUSABLE)
 _LAYOUT, _CONVOLUTION = CLASSES.index("layout"), CLASSES.index("convolution")
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function")
 

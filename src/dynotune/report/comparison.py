@@ -1,21 +1,18 @@
-"""Show a comparison in the terminal: a line per pair during the run, and a table at the end."""
+"""Show a comparison's answer in the terminal: verdict, both arms side by side, void pairs and warnings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from time import monotonic
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.status import Status
 from rich.text import Text
 
 from dynotune.report import loudness
 from dynotune.report.layout import table
-from dynotune.schema import redaction
-from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, FailedArm, Pair, Voided
+from dynotune.schema.comparison import ArmSummary, Comparison, FailedArm, Voided
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import Objective, Readback
+from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
@@ -27,8 +24,6 @@ VERDICT_STYLES = {
     None: "bold red",
 }
 
-LOG_EVERY_S = 60.0
-
 
 def comparison_table(comparison: Comparison) -> RenderableType:
     """Show the answer: verdict, interval, both arms side by side, void pairs, and warnings."""
@@ -39,86 +34,6 @@ def comparison_table(comparison: Comparison) -> RenderableType:
         parts.append(Padding(_arms(comparison), (1, 0)))
     parts.append(_notes(comparison))
     return Group(*parts)
-
-
-class Progress:
-    """Show the progress of a running comparison on the given console.
-
-    On a terminal the line of the run in progress is redrawn in place; elsewhere it is written once a minute. As a
-    context manager: on exit, also after an error, the line in progress is erased.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._status: Status | None = None
-        # FORCE_COLOR, as in a log or a notebook, makes no terminal of what cannot be drawn over.
-        self._is_log = not (console.is_terminal and (not console.stderr or console.file.isatty()))
-        self._what, self._began_s, self._told_s = "", monotonic(), monotonic()
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._clear()
-
-    def say(self, text: str) -> None:
-        """Write a line that stays on the screen."""
-        self._console.print(Text(redaction.redacted(text), style="dim"), soft_wrap=self._is_log)
-
-    def warn(self, text: str) -> None:
-        """Write a warning that stays on the screen."""
-        self._console.print(Text.assemble(("warning: ", "yellow"), redaction.redacted(text)), soft_wrap=self._is_log)
-
-    def running(self, what: str) -> None:
-        """Show what is in progress, in place of the previous text; in a log once a minute."""
-        self._what = redaction.redacted(what)
-        if self._is_log and monotonic() - self._told_s >= LOG_EVERY_S:
-            self._told_s = monotonic()
-            self._console.print(self, soft_wrap=self._is_log)
-        elif not self._is_log and self._status is None:
-            self._status = self._console.status(self, spinner_style="dim")
-            self._status.start()
-
-    def __rich__(self) -> Text:
-        """Return the line in progress: what runs now, and for how long all has run. A terminal draws it anew."""
-        minutes, seconds = divmod(int(monotonic() - self._began_s), 60)
-        return Text(f"{self._what} · {minutes}:{seconds:02}", style="dim")
-
-    def running_arm(self, arm: ArmName, *, pair: int, max_pairs: int, so_far: str = "") -> None:
-        """Show that one run of a pair is in progress. `pair` counts from 1."""
-        self.running(f"pair {pair} of at most {max_pairs}: {arm}" + (f"; {so_far}" if so_far else ""))
-
-    def finished(
-        self,
-        pair: Pair,
-        *,
-        number: int,
-        max_pairs: int,
-        unit: str = "sample",
-        objective: Objective = "throughput",
-        what: str = "pair",
-    ) -> None:
-        """Show that a pair, or a block, is complete. Its ratio is a single observation, not yet an answer."""
-        self._clear()
-        self._console.print(
-            Text.assemble(
-                (f"{what} {number:>2}/{max_pairs}  ", "dim"),
-                f"baseline {words.value(pair.baseline_s, objective, unit)}, ",
-                f"candidate {words.value(pair.candidate_s, objective, unit)}  ",
-                (words.times(pair.baseline_s / pair.candidate_s), "bold"),
-            ),
-            soft_wrap=self._is_log,
-        )
-
-    def voided(self, voided: Voided) -> None:
-        """Show that a pair does not count, and why."""
-        self._clear()
-        self._console.print(_void(f"pair {voided.pair:>2} void: ", voided), soft_wrap=self._is_log)
-
-    def _clear(self) -> None:
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
 
 
 def _headline(comparison: Comparison) -> RenderableType:
@@ -191,7 +106,7 @@ def _failure(comparison: Comparison, failed: FailedArm) -> RenderableType:
 
 def _notes(comparison: Comparison) -> RenderableType:
     lines = [Text(text, style="dim") for text in _measured(comparison)]
-    lines += [_void(f"void: pair {voided.pair}: ", voided) for voided in comparison.voided]
+    lines += [void_line(f"void: pair {voided.pair}: ", voided) for voided in comparison.voided]
     for change in comparison.set_by:
         removed, kept = f"{change.name} removed", ", held back" if change.kept else ""
         what = removed if change.value is None else str(Setting(f"env.{change.name}", change.value))
@@ -200,7 +115,8 @@ def _notes(comparison: Comparison) -> RenderableType:
     return Group(*lines)
 
 
-def _void(label: str, voided: Voided) -> Text:
+def void_line(label: str, voided: Voided) -> Text:
+    """Show a pair that does not count: why, and its ratio if it has values."""
     values = voided.values
     ratio = "" if values is None else f" ({words.times(values.baseline_s / values.candidate_s)}, not evidence)"
     return Text.assemble((label, "yellow"), voided.reason, (ratio, "dim"))
@@ -233,7 +149,8 @@ def _measured(comparison: Comparison) -> list[str]:
     if not comparison.within and comparison.run.window_steps is not None and comparison.run.warmup_steps is not None:
         more = comparison.candidate.window_steps
         # After a wait for the loader, a window may end early, with a whole burst of batches.
-        most = "at most " * any(arm.loader_wait_share for arm in (comparison.baseline, comparison.candidate))
+        waits = any(arm.loader_wait_share for arm in (comparison.baseline, comparison.candidate))
+        most = "at most " if waits else ""
         beside = f", of the far faster candidate up to {more}" if more is not None else ""
         lines.append(
             f"Each run timed {most}{comparison.run.window_steps} steps as a whole{beside}, "

@@ -1,0 +1,65 @@
+"""Explain a finding by its id, or claims by their common names."""
+
+import difflib
+import re
+from collections.abc import Sequence
+
+from dynotune.doctor.claims import by_name
+from dynotune.doctor.declaration import Rule
+from dynotune.doctor.registry import all_rules
+from dynotune.schema.claims import Claim
+from dynotune.schema.errors import UsageError
+from dynotune.schema.explanation import Explained, Explanation
+
+MOST_NEAR = 3
+
+
+def explain(word: str, claims: Sequence[Claim]) -> Explanation:
+    """Explain a finding by its id, with the claims that bear on it, or explain claims by their common names.
+
+    Raises UsageError: no finding and no claim has this name; the hint lists the nearest names.
+    """
+    rules = all_rules()
+    id_ = word.strip().lower().replace("_", "-")
+    speaking = [rule.id for rule in rules.values() if _speaks(rule, word)]
+    named = by_name(word, claims)
+    if len(speaking) == 1 and not named and word.isalpha():
+        id_ = speaking[0]  # a plain word that only one finding mentions
+    if id_ in rules:
+        bearing = [claim for claim in claims if id_ in claim.bears_on]
+        return Explanation(asked=word, finding=explained(rules[id_]), claims=bearing)
+    if named:
+        return Explanation(asked=word, claims=named)
+    names = [*rules, *(name for claim in claims for name in [claim.id, *claim.about])]
+    raise UsageError(f"No finding and no advice matches {word!r}.", hint=_nearest(word, names, speaking))
+
+
+def _speaks(rule: Rule, word: str) -> bool:
+    """Tell whether the rule's texts contain each part of `word`, as a word or the beginning of a word."""
+    parts = re.findall(r"\w+", re.sub(r"\boom\b", "out of memory", word.lower().replace("_", " ")))
+    text = f"{rule.id} {rule.title} {rule.sees} {rule.costs}".lower()
+    return bool(parts) and all(re.search(rf"\b{re.escape(part)}", text) for part in parts)
+
+
+def explained(rule: Rule) -> Explained:
+    """Return a rule's declaration as part of a document."""
+    return Explained(
+        id=rule.id,
+        title=rule.title,
+        scope=rule.scope,
+        family=rule.family,
+        sees=rule.sees,
+        costs=rule.costs,
+        wrong=rule.wrong_when,
+        explains=list(rule.explains),
+        settings=list(rule.candidates),
+    )
+
+
+def _nearest(word: str, names: list[str], speaking: list[str]) -> str:
+    near = speaking + difflib.get_close_matches(
+        word.lower(), {name.lower(): None for name in names}, n=MOST_NEAR, cutoff=0.5
+    )
+    near += [name for name in names if name not in near and len(word) > 2 and word.lower() in name.lower()]
+    listed = "`dynotune explain` lists findings, `dynotune claims list` advice."
+    return f"Did you mean {' or '.join(dict.fromkeys(near[:MOST_NEAR]))}? {listed}" if near else listed

@@ -1,0 +1,33 @@
+"""Show the explanation of a finding or of claims in the terminal."""
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from dynotune.report.claims import claim_report
+from dynotune.report.layout import fields, spaced
+from dynotune.schema.explanation import Explained, Explanation
+from dynotune.text import words
+
+SCOPES = {
+    "machine": "The rule needs only facts on machine and environment: dynotune doctor or diagnose.",
+    "program": "The rule needs a run of the command, which dynotune diagnose watches.",
+}
+
+
+def explanation_report(explanation: Explanation) -> RenderableType:
+    found = [] if explanation.finding is None else [_finding(explanation.finding)]
+    return spaced([*found, *map(claim_report, explanation.claims)])
+
+
+def _finding(finding: Explained) -> RenderableType:
+    told = {name: text[0].upper() + text[1:] for name, text in parts_of(finding).items() if text}
+    rows = {**told, "judged from": SCOPES[finding.scope], "explains": ", ".join(finding.explains)}
+    rows["settings"] = "\n".join(finding.settings)
+    table = fields((name, text) for name, text in rows.items() if text)
+    head = Text.assemble((finding.id, "bold"), "  ", words.plain(finding.title))
+    return Group(head, Padding(table, (0, 0, 0, 2)))
+
+
+def parts_of(finding: Explained) -> dict[str, str]:
+    return {"sees": finding.sees, "costs": finding.costs, "wrong when": finding.wrong}

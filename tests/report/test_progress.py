@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from dynotune.report.progress import Progress
+from dynotune.schema.comparison import Pair, Voided
+
+
+def progress_on(*, terminal: bool) -> tuple[Progress, io.StringIO]:
+    file = io.StringIO()
+    return Progress(Console(file=file, width=100, force_terminal=terminal, highlight=False)), file
+
+
+def test_progress_writes_a_line_a_pair():
+    progress, file = progress_on(terminal=False)
+    with progress:
+        progress.say("It will take about 2 minutes.")
+        progress.running_arm("baseline", pair=1, max_pairs=12)
+        progress.finished(Pair("baseline", 0.0035, 0.0025), number=1, max_pairs=12)
+        progress.voided(Voided(2, "the machine swapped"))
+        progress.warn("Only 2 cores.")
+    assert file.getvalue().splitlines() == [
+        "It will take about 2 minutes.",
+        "pair  1/12  baseline 286 samples/s, candidate 400 samples/s  1.40×",
+        "pair  2 void: the machine swapped",
+        "warning: Only 2 cores.",
+    ]
+
+
+def test_a_log_is_told_once_a_minute_what_is_in_progress(monkeypatch):
+    now_s = 100.0
+    monkeypatch.setattr("dynotune.report.progress.monotonic", lambda: now_s)
+    progress, file = progress_on(terminal=False)
+    with progress:
+        for took_s, what in ((1.0, "pair 1"), (61.0, "pair 2"), (90.0, "pair 3"), (130.0, "pair 4")):
+            now_s = 100.0 + took_s
+            progress.running(what)
+    assert file.getvalue().splitlines() == ["pair 2 · 1:01", "pair 4 · 2:10"]
+
+
+def test_on_a_terminal_the_line_in_progress_says_how_long_it_has_taken(monkeypatch):
+    now_s = 100.0
+    monkeypatch.setattr("dynotune.report.progress.monotonic", lambda: now_s)
+    progress, file = progress_on(terminal=True)
+    with progress:
+        now_s = 172.0
+        progress.running("the command, plain")
+    assert "the command, plain · 1:12" in file.getvalue()
+
+
+def test_progress_on_a_terminal_gives_the_cursor_back_after_an_error():
+    progress, file = progress_on(terminal=True)
+    with pytest.raises(RuntimeError), progress:
+        progress.running_arm("candidate", pair=2, max_pairs=12)
+        raise RuntimeError
+    hidden, shown = "\x1b[?25l", "\x1b[?25h"
+    assert file.getvalue().rfind(shown) > file.getvalue().rfind(hidden) >= 0
+
+
+def test_progress_says_a_pair_in_the_unit_of_its_objective():
+    progress, file = progress_on(terminal=False)
+    with progress:
+        progress.finished(Pair("baseline", 3 << 30, 2 << 30), number=1, max_pairs=4, objective="memory")
+    assert file.getvalue() == "pair  1/4  baseline 3.00 GiB, candidate 2.00 GiB  1.50×\n"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_is_said_wraps_at_words_on_a_terminal_and_is_one_line_in_a_log(is_terminal):
+    file, text = io.StringIO(), "it is 5.59 times as fast " * 20
+    with Progress(Console(file=file, width=77, force_terminal=is_terminal, no_color=True)) as progress:
+        progress.say(text.strip())
+    lines = [line for line in file.getvalue().splitlines() if "fast" in line]
+    assert (len(lines) > 1) == is_terminal
+    assert sum(line.count("5.59") for line in lines) == 20

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from dynotune.measure.live import lanes, pilot
-from dynotune.measure.live.pilot import WindowPlan as Window
+from dynotune.measure.live import lane_speed, lanes, window_plan
 from dynotune.measure.live.switching import SwitchedArms
+from dynotune.measure.live.window_plan import WindowPlan as Window
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
@@ -266,7 +266,7 @@ def test_a_window_is_not_cut_to_a_sliver_of_what_it_takes_to_get_there(monkeypat
         long = Window(warmup_steps=5, num_steps=1000, start_s=30.0, step_s=0.02)
         return long if budget_s is None else msgspec.structs.replace(long, num_steps=10)
 
-    monkeypatch.setattr(pilot, "plan_window", plan)
+    monkeypatch.setattr(window_plan, "plan_window", plan)
     request = spec(cwd=tmp_path, base=tmp_path)
     baseline = SimpleNamespace(records=[])
     assert study_window(request, baseline, [], 300.0, num_runs=20).window_s == pytest.approx(0.2 * 30.0)
@@ -582,7 +582,7 @@ def in_lanes(runs, tmp_path, monkeypatch):
 
     monkeypatch.setattr(real_bench, "run_settings", noted)
     made = [lanes.Lane(number, f"GPU-{number}", cpus) for number in (1, 2)]
-    monkeypatch.setattr(lanes, "divide", lambda among, cores: [*among])
+    monkeypatch.setattr(lane_speed, "divide", lambda among, cores: [*among])
     bench = bench_in(tmp_path)
     bench._wanted = made
     # What a run that is made up left on disk.

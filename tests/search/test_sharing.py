@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dynotune.measure import live
 from dynotune.measure.comparison import orders
-from dynotune.measure.live import lanes
+from dynotune.measure.live import lane_order, lanes
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.setting import Setting
@@ -84,7 +84,7 @@ def hosts_of(study):
 @pytest.fixture(autouse=True)
 def as_it_is(monkeypatch):
     """Lanes that are made up have no cores."""
-    monkeypatch.setattr(lanes.os, "sched_setaffinity", lambda pid, cpus: None)
+    monkeypatch.setattr(lane_order.os, "sched_setaffinity", lambda pid, cpus: None)
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2, 6])

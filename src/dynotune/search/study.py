@@ -15,7 +15,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from dynotune.measure.comparison import judge_comparison, launched, orders
-from dynotune.measure.live import Watcher, lanes, pilot
+from dynotune.measure.live import Watcher, lane_order, lanes
 from dynotune.schema.comparison import (
     MAX_PAIRS,
     PRECISION,
@@ -100,7 +100,7 @@ def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
         comparison = begun
     first = orders(comparison.max_pairs, comparison.run.seed or 0)
     blocks = itertools.count(1 + max([0, *(trial.block for trial in work.trials("confirm"))]))
-    in_order = lanes.InOrder(
+    in_order = lane_order.InOrder(
         work.bench.side,
         work.bench.all_lanes(),
         lambda lane, pair: _pair(work, first[pair], candidate, lane, next(blocks)),
@@ -137,7 +137,7 @@ def _begun(work: Search, candidate: Arm) -> Comparison | None:
         seen = launched.spread(seen)
     fewest = launched.fewest_pairs(seen)
     num, in_turn = len(work.bench.all_lanes()), int(work.bench.left_s() / (work.bench.run_s(BASELINE) + run_s))
-    max_pairs = max(n for n in range(MAX_PAIRS + 1) if pilot.most_in_a_lane(n, num) <= max(0, in_turn))
+    max_pairs = max(n for n in range(MAX_PAIRS + 1) if lane_order.most_in_a_lane(n, num) <= max(0, in_turn))
     if max_pairs < fewest:
         return None
     comparison = _as_planned(work, work.comparison(candidate, max_pairs=max_pairs, run_s=run_s, seen=seen))

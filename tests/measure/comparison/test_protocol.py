@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dynotune import probe
 from dynotune.launch.process import sandbox
 from dynotune.measure.comparison import protocol, stats
-from dynotune.measure.live import lanes
+from dynotune.measure.live import lane_speed, lanes
 from dynotune.measure.live.request import CompareRequest
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
@@ -555,7 +555,7 @@ def two_lanes(monkeypatch):
     made = [lanes.Lane(number, f"GPU-{number}", frozenset(os.sched_getaffinity(0))) for number in (1, 2)]
     monkeypatch.setattr(lanes, "refuse_impossible", lambda run, settings: None)
     monkeypatch.setattr(lanes, "wanted", lambda run, watcher: made if run.lanes == 2 else [])
-    monkeypatch.setattr(lanes, "divide", lambda among, cores: [*among])
+    monkeypatch.setattr(lane_speed, "divide", lambda among, cores: [*among])
     return made
 
 

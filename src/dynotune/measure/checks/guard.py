@@ -25,7 +25,7 @@ from dynotune.measure.checks import noise
 from dynotune.measure.checks.differences import Apart, LargestDifference, judge, losses_apart, outputs_apart
 from dynotune.measure.checks.readings import Reading, Readings, readings
 from dynotune.measure.checks.tolerance import BY_PRECISION, Tolerance, allowed, guarded
-from dynotune.measure.live import lanes
+from dynotune.measure.live import lane_order, lanes
 from dynotune.measure.live.arm_run import run_settings
 from dynotune.measure.live.outcome import refuse_rejected
 from dynotune.schema.arm import arm_key
@@ -116,7 +116,7 @@ class Guard(msgspec.Struct, frozen=True):
         if (num := min(own.first[0].room, len(asked))) < 2:
             return
         cpus, begun = frozenset(probe.host.usable_cpus()), {}
-        with lanes.SideBySide() as side:
+        with lane_order.SideBySide() as side:
             runs = msgspec.structs.replace(self, made={}, go_on=side.go_on)
             for at, (name, settings, how) in enumerate(asked):
                 lane = lanes.Lane(1 + at % num, cpus=cpus)

@@ -1,9 +1,9 @@
 """Compare a candidate with the baseline: pairs of runs in random order, their statistics and the verdict.
 
-`protocol` runs or resumes a comparison. `stats` is the group-sequential test, `boundary` computes the test's levels,
-and `schedule` sets its interim looks and the order of runs. `launched` keeps how far answers from blocks within one
-process were off when launched, and widens their intervals by it. `objective` computes the value of a run, and `summary`
-fills the struct that is stored.
+`protocol` runs or resumes a comparison, and `pair_plan` plans how many pairs fit into its budget. `stats` is the
+group-sequential test, `looks` computes the test's levels, and `schedule` sets its interim looks and the order of runs.
+`launched` keeps how far answers from blocks within one process were off when launched, and widens their intervals by
+it. `objective` computes the value of a run, and `summary` fills the struct that is stored.
 
 `measure.live` makes the runs. `measure.live.switching` switches between baseline and candidates within one live run.
 """

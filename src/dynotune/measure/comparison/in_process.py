@@ -15,10 +15,10 @@ from dynotune import knobs
 from dynotune.measure.comparison.stats import SequentialResult, judge_comparison
 from dynotune.measure.live.baseline_shift import why_not_proof
 from dynotune.measure.live.blocks import Block, counts_samples
-from dynotune.measure.live.pilot import PILOT_LIMIT_S
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.switching import HAS_ALREADY, SwitchedArms, switch_arms
 from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.measure.live.time_limit import PILOT_LIMIT_S
 from dynotune.schema.arm import arm_key
 from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Comparison, Pair
 from dynotune.schema.setting import Setting

@@ -8,7 +8,7 @@ from dynotune import probe
 from dynotune.launch.records import Record
 from dynotune.measure.comparison import summary
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import FEW_P99_STEPS
+from dynotune.measure.live.window_plan import FEW_P99_STEPS
 from dynotune.schema.comparison import ArmName
 from dynotune.schema.errors import CannotRunHere, StatisticsError
 from dynotune.schema.facts import Unknown

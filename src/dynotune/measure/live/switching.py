@@ -21,10 +21,10 @@ from dynotune.launch.records import Record
 from dynotune.measure.live.baseline_shift import baseline_shift, larger_shift
 from dynotune.measure.live.blocks import CONFIDENCE, Block, block_of, counts_samples, mean_of, why_left_behind
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import epoch_steps
 from dynotune.measure.live.placement import earliest, past_epoch_begin, recent_step_s, recent_wait_share
 from dynotune.measure.live.request import Watcher
 from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.measure.live.window_plan import epoch_steps
 from dynotune.schema.comparison import BaselineShift
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts

@@ -18,8 +18,8 @@ from dynotune.measure.comparison import objective
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import Enough, run_once
 from dynotune.measure.live.outcome import NUM_LAST_LINES, Outcome, refuse_failed
-from dynotune.measure.live.pilot import steady_steps
-from dynotune.measure.live.ready import pattern
+from dynotune.measure.live.readiness import steady_steps
+from dynotune.measure.live.ready_line import pattern
 from dynotune.schema import document
 from dynotune.schema.caches import CacheName, Growth
 from dynotune.schema.errors import CannotRunHere, CommandFailed, may_fail

@@ -1,31 +1,23 @@
-"""Make one untimed run each of baseline and candidate to warm caches, and plan the window from these pilots."""
+"""Plan the window of measured runs from pilots: where the window begins, and how many steps it has.
 
-import functools
+A pilot is an untimed run that fills caches; the records of its steps show warm-up, step time, and epochs.
+"""
+
 import itertools
 import math
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
-from msgspec.structs import replace
 
-from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.live.outcome import STEP_FUNCTION, Outcome
-from dynotune.measure.live.request import CompareRequest
-from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS, steady_from, window_length
-from dynotune.schema.comparison import TELLING_PAIRS
-from dynotune.schema.errors import CannotRunHere, TooFewSteps, UsageError
+from dynotune.launch.records import EPOCH, Record
+from dynotune.measure.live.compilation import compiled_s
+from dynotune.measure.live.outcome import Outcome
+from dynotune.measure.live.readiness import steady_steps
+from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_STEPS, window_length
+from dynotune.schema.errors import CannotRunHere, TooFewSteps
 from dynotune.schema.run import RunSpec
-from dynotune.schema.setting import batches_ahead
 
-# A pilot goes on for some time after it is steady, because these steps show its noise.
-STEADY_S = 2.0
-STEADY_STEPS = 30
-# Most programs run steps by then.
-NO_STEP_S = 20.0
-# A program that never becomes steady is measured all the same, with a caution.
-RESTLESS_S = 120.0
 # The step is recognised some events into the run; the window begins after that in every run.
 ROOM_STEPS = 2
 MIN_STEPS = 8
@@ -36,12 +28,11 @@ LEAST_WINDOW_S = 0.1
 SHORT_WINDOW_S = 0.5
 # Steps for a 99th percentile: of 1000 steps, 10 lie beyond it, and its rank among them is known to about a third; of
 # 200 steps, two lie beyond it. Do not wait for the first number if steps are slow. Below 100, it is the slowest step.
-P99_STEPS, FEW_P99_STEPS, LEAST_P99_STEPS = 1000, 200, 100
+P99_STEPS = 1000
+FEW_P99_STEPS = 200
+LEAST_P99_STEPS = 100
 # Energy samples are half a second apart, with linear interpolation between them.
 ENERGY_WINDOW_S, LEAST_ENERGY_WINDOW_S = 3.0, 1.0
-# Share of a first run's extra time (with empty caches) that is planned for later runs: a compiled net started in 28 s
-# and then in 12 s, most of it imports.
-COLD_KEPT = 0.5
 
 
 class WindowPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,169 +59,6 @@ class WindowPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def run_s(self) -> float:
         return self.start_s + self.window_s
-
-
-# A run of known length may take longer than its pilot: another candidate, cold pages, a busy machine.
-PATIENCE = 4.0
-PATIENCE_S = 60.0
-PILOT_LIMIT_S = 900.0
-
-
-def limit_s(run: RunSpec, run_s: float | None) -> float:
-    """Return the time limit of one run; `run_s`: its expected duration (s), None for a pilot."""
-    if run.timeout_s is not None:
-        return run.timeout_s
-    if run_s is None:
-        return PILOT_LIMIT_S
-    # No pilot shows the duration of a program that runs to its own end.
-    return math.inf if run.run_to_end else PATIENCE * run_s + PATIENCE_S
-
-
-class Steadiness:
-    """Test whether a pilot has run for long enough."""
-
-    def __init__(self, run: RunSpec) -> None:
-        self._asked: int | None = None
-        if run.warmup_steps is not None and run.window_steps is not None:
-            self._asked = run.warmup_steps + run.window_steps
-        self._next_look = STEADY_STEPS
-
-    def __call__(self, records: list[Record]) -> bool:
-        if not records:
-            return False
-        record = records[0]
-        if self._asked is not None:
-            return len(record.steps) >= self._asked
-        if len(record.steps) < self._next_look:
-            return False
-        # Each check takes time in proportion to the number of steps.
-        self._next_look = len(record.steps) + 1 + len(record.steps) // 8
-        steps = record.step_s
-        steady = steady_steps(record)
-        if steady is None:
-            return sum(steps) > RESTLESS_S
-        return len(steps) - steady >= STEADY_STEPS and sum(steps[steady:]) >= STEADY_S
-
-
-class UntilStep:
-    """Wait for `enough` steps; if no step comes for a while, explain once how to name a step.
-
-    `compiles`: tells whether the program has begun to compile, which may take minutes before the first step.
-    """
-
-    def __init__(
-        self,
-        enough: Callable[[list[Record]], bool],
-        say: Callable[[str], None],
-        compiles: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._enough, self._say, self._compiles = enough, say, compiles
-        self._due_s = time.monotonic() + NO_STEP_S
-
-    def __call__(self, records: list[Record]) -> bool:
-        if records:
-            self._due_s = math.inf
-        elif time.monotonic() > self._due_s:
-            self._due_s = math.inf
-            self._say(
-                "The program compiles (torch.compile), which may take minutes before its first step."
-                if self._compiles()
-                else f"No step in the first {NO_STEP_S:.0f} s: the command may still be starting. If it is at its work "
-                "by now, its batches, calls of modules and updates show no cycle: stop it, and name or check the "
-                f"function whose return ends a step: {STEP_FUNCTION}."
-            )
-        return self._enough(records)
-
-
-class FirstStep:
-    """Test whether a run has ended its first step, which is the step found by the pilot of the same settings.
-
-    Cycles before the training (inspecting data, evaluating) look like steps at first. So the run continues until the
-    pilot's step is found, or as many steps as in the pilot have run.
-    """
-
-    def __init__(self, pilot: Outcome) -> None:
-        self._num_steps = max((len(record.steps) for record in pilot.records), default=1)
-        self._steps = {(record.last("cycle") or {}).get("step") for record in pilot.records}
-
-    def __call__(self, records: list[Record]) -> bool:
-        for record in records:
-            found = (record.last("cycle") or {}).get("step") in self._steps
-            if not record.steps or not (found or len(record.steps) >= self._num_steps):
-                return False
-        return bool(records)
-
-
-def steady_steps(record: Record) -> int | None:
-    """Return the number of steps before the run was steady; None while unknown."""
-    flags = [step.flags for step in record.steps]
-    events = [index for index, flag in enumerate(flags) if flag & COMPILED]
-    allocating = [index for index, flag in enumerate(flags) if flag & ALLOCATED]
-    # Repeated allocation (a cache emptied in the loop) belongs to the program's normal work, not to its warm-up.
-    if sum(index >= len(flags) // 2 for index in allocating) <= len(flags) // 20:
-        events += allocating
-    return steady_from(record.step_s, events=events)
-
-
-def lane_of(pair: int, num_lanes: int) -> int:
-    """Return the index (from 0) of the lane that runs the pair; both pairs of a block run in the same lane."""
-    return pair // 2 % num_lanes
-
-
-def most_in_a_lane(num_pairs: int, num_lanes: int) -> int:
-    """Return the first lane's number of pairs, which is the largest number and so determines the total time."""
-    return sum(lane_of(pair, num_lanes) == 0 for pair in range(num_pairs))
-
-
-def plan(
-    request: CompareRequest,
-    pilots: Sequence[Outcome],
-    left_s: float | None,
-    *,
-    cold_kept: float | None = None,
-    num_lanes: int = 1,
-) -> tuple[WindowPlan, int]:
-    """Plan the window and the number of pairs: as requested, or the largest even number that the time left allows.
-
-    Fewer pairs with a full window are preferred to many pairs with a short one. An odd number is the last resort.
-
-    `cold_kept`: as for `plan_window`; None for the usual value with the caches of `request`.
-
-    Raises:
-        CannotRunHere: as for `plan_window`, or the window is too short to show a difference.
-        UsageError: the time left is too short for a comparison that could find a difference.
-    """
-    cold_kept = (1.0 if request.run.caches == "cold" else COLD_KEPT) if cold_kept is None else cold_kept
-    ahead = batches_ahead([*request.run.settings, *request.candidate])
-    planned = functools.partial(plan_window, request.run, pilots, num_ahead=ahead, cold_kept=cold_kept)
-    whole = planned()
-    if request.run.window_steps is None and whole.num_steps:  # explicitly requested windows may be short
-        refuse_too_short(request.run, whole)
-    if left_s is None:
-        return whole, request.max_pairs
-    fewest = min(TELLING_PAIRS, request.max_pairs)
-    numbers = [n for n in range(request.max_pairs, fewest - 1, -1) if n % 2 == 0 or n == request.max_pairs]
-    enough = min(whole.num_steps, math.ceil(MIN_WINDOW_S / whole.step_s))
-    few = min(whole.num_steps, math.ceil(LEAST_WINDOW_S / whole.step_s))
-    floor = min(whole.num_steps, max(fewest_steps(request.run, whole.step_s), ahead))
-    leasts = (max(enough, floor), max(few, floor))
-    for least, num_pairs in [(least, num) for some in (numbers, [fewest]) for least in leasts for num in some]:
-        try:
-            num_runs = 2 * most_in_a_lane(num_pairs, num_lanes)
-            window = planned(num_runs=num_runs, budget_s=left_s)
-        except UsageError:
-            continue
-        if window.num_steps >= least and num_runs * window.run_s <= left_s:
-            return window, num_pairs
-    shortest = min(whole.num_steps, max(few, floor, MIN_WINDOW_STEPS) if request.run.window_steps is None else math.inf)
-    run_s = whole.start_s + shortest * whole.step_s
-    raise UsageError(
-        f"An answer needs {fewest} pairs, and they do not fit into the {max(0.0, left_s):.0f} s left of the budget.",
-        hint=f"A pair takes at least {2 * run_s:.0f} s here: give at least "
-        f"--budget {int(2 * most_in_a_lane(fewest, num_lanes) * run_s + request.budget_s - left_s) + 1}s."
-        if request.budget_s is not None
-        else "",
-    )
 
 
 def plan_window(
@@ -338,7 +166,8 @@ def _refuse_too_few(run: RunSpec, most: int, warmup: int, *, is_cut_off: bool) -
     if most - warmup >= wanted:
         return
     error = TooFewSteps(most, wanted, warmup, fewer="--warmup and --steps")
-    error.hint += is_cut_off * " If it leaves its work in the background and ends, give the command that does the work."
+    if is_cut_off:
+        error.hint += " If it leaves its work in the background and ends, give the command that does the work."
     raise error
 
 
@@ -408,40 +237,3 @@ def epoch_steps(records: Sequence[Record]) -> int | None:
 def num_steps_to_find(record: Record) -> int:
     """Return the number of steps that had passed when the cycle was fixed."""
     return int((record.last("cycle") or {}).get("num_steps", 0))
-
-
-def found_warm(pilot: Outcome, other: Outcome, *, is_first: bool) -> Outcome | None:
-    """Return the best case of a later run with caches filled by the pilot; None if nothing changes.
-
-    Compile time before the first step is not visible, nor is the very first run's reading from a cold disk. The sum of
-    compile time and reading is at most the time by which the pilot reached that step later than the `other` pilot.
-    """
-    compiling, later_s = _compiling(pilot.records[0]), 0.0
-    if is_first or 0 in compiling:
-        later_s = max(0.0, _before_steps_s(pilot) - _before_steps_s(other))
-    return replace(pilot, launched_s=pilot.launched_s + later_s) if compiling or later_s > 0 else None
-
-
-def _before_steps_s(pilot: Outcome) -> float:
-    record = pilot.records[0]
-    return record.steps[0].end_s - record.step_s[0] - pilot.launched_s
-
-
-def compiled_s(pilot: Outcome, num_steps: int | None = None) -> float:
-    """Return by how many seconds compiling lengthened the pilot's first `num_steps` steps (None: all steps)."""
-    record = pilot.records[0]
-    compiling = [record.step_s[index] for index in _compiling(record) if num_steps is None or index < num_steps]
-    usual_s = statistics.median(record.step_s) if compiling else 0.0
-    return math.fsum(max(0.0, step_s - usual_s) for step_s in compiling)
-
-
-def compiles(pilot: Outcome) -> bool:
-    """Tell whether the pilot compiled anything, as far as torch reports it."""
-    return bool(_compiling(pilot.records[0]))
-
-
-def _compiling(record: Record) -> list[int]:
-    """List the steps that compiled something, and any early steps that were not checked for compiling."""
-    flagged = [index for index, step in enumerate(record.steps) if step.flags & COMPILED]
-    asked_from = min((int(cycle.get("num_steps", 0)) for cycle in record.events.get("cycle", ())), default=0)
-    return [*(range(flagged[0]) if flagged and flagged[0] <= asked_from else ()), *flagged]

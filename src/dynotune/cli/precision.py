@@ -20,10 +20,10 @@ def precision(
 ) -> None:
     check_json(json)
     options.check_run(context, run, [])
-    from dynotune.measure.checks import boundary
+    from dynotune.measure.checks import lowest_precision
     from dynotune.report import Progress, console, precision_report
 
     with Progress(console(stderr=True)) as progress:
-        found, folder = boundary.boundary(run, progress, metric=metric or "", budget_s=budget)
+        found, folder = lowest_precision.boundary(run, progress, metric=metric or "", budget_s=budget)
     answers.show(precision_report, found, json)
     answers.say(f"Recorded: {folder}")

@@ -40,7 +40,7 @@ class LiveDiagnosis:
     This context manager waits until no other dynotune measures, and ends the command on exit.
 
     Args:
-        limit_s: time limit in seconds for each start of the command; None for `run.timeout_s` or 15 minutes.
+        limit_s: time limit in seconds for each start of the command; None for `run.timeout_s` or `LIMIT_S`.
 
     Raises:
         UsageError: the settings or step numbers do not exist, or do not fit together.

@@ -38,7 +38,7 @@ from dynotune.schema.arm import ids_of
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import RunSpec
+from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting, batches_ahead, over
 from dynotune.schema.study import Block, BlockResult, Estimate, Guarded, Phase, Study, Trial
 from dynotune.search import failures
@@ -51,7 +51,6 @@ from dynotune.search.within_run import Guards, WithinRun
 
 # A run that the deadline cuts short is lost, so a run that is nearly done may finish.
 GRACE_RUNS = 0.5
-GUARD_LIMIT_S = 900.0
 STEPS_OF_A_BLOCK = 40
 """Steps of a block, including steps that do not count; a guess until a block has been run."""
 RUNS_WORTH_LANES = 5
@@ -174,7 +173,7 @@ class RealBench:
         begun = Trial(arm=arm.key, phase="pilot", block=0, ended="unchecked", began_s=self.elapsed_s())
         if not self._guards.is_known(arm):
             self._watcher.running(f"losses or outputs: {arm.key}")
-        found = self._guards.of(arm, min(GUARD_LIMIT_S, self._time_left_s(arm)))
+        found = self._guards.of(arm, min(LIMIT_S, self._time_left_s(arm)))
         if found is None or (isinstance(found, Guarded) and found.ok):
             return None
         next(self._numbers)  # the check is one of the trials

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from dynotune.measure.comparison import stats
-from dynotune.measure.comparison.boundary import nominal_levels
-from dynotune.measure.comparison.stats import SequentialResult, judge, looks, orders, sign_flip_p
+from dynotune.measure.comparison.looks import nominal_levels
+from dynotune.measure.comparison.schedule import looks, orders
+from dynotune.measure.comparison.stats import SequentialResult, judge, sign_flip_p
 from dynotune.schema.comparison import LOOKS, MAX_PAIRS, Pair, Spread
 from dynotune.schema.errors import DynotuneError, StatisticsError, UsageError
 

@@ -31,14 +31,13 @@ from dynotune.measure.live.outcome import refuse_rejected
 from dynotune.schema.arm import arm_key
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.run import RunSpec
+from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Guarded
 from dynotune.schema.task import CheckResults
 
 NUM_VALUES = 24
 PLAIN = CheckResults(num_values=NUM_VALUES, still=True)
-LIMIT_S = 900.0
 NOTHING_ROUNDS = "none of its settings changes how numbers are rounded, and that alone"
 NOTHING_SEEN = "beside that nothing can be seen"
 MOST_ALLOWED = 0.5

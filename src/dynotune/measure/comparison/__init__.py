@@ -9,7 +9,8 @@ it. `objective` computes the value of a run, and `summary` fills the struct that
 """
 
 from dynotune.measure.comparison.protocol import Interrupted
-from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison, orders
+from dynotune.measure.comparison.schedule import orders
+from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison
 from dynotune.measure.comparison.summary import MeasuredRun, pays_off, read_run
 
 __all__ = [

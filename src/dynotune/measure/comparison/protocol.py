@@ -10,7 +10,8 @@ from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import fresh_folder, origin, variants
 from dynotune.measure.comparison import in_process, launched, objective, pair_plan, summary
-from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison, orders
+from dynotune.measure.comparison.schedule import orders
+from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison
 from dynotune.measure.live import (
     cautions,
     compilation,

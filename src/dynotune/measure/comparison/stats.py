@@ -2,20 +2,16 @@
 
 import functools
 import math
-import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from dynotune.measure.comparison.boundary import nominal_levels
+from dynotune.measure.comparison.looks import nominal_levels
+from dynotune.measure.comparison.schedule import looks
 from dynotune.schema.comparison import (
-    LOOKS,
     MARGIN,
     MAX_PAIRS,
-    MIN_PAIRS,
-    MOST_PAIRS,
-    ArmName,
     Comparison,
     Pair,
     Spread,
@@ -45,33 +41,6 @@ OUT_OF_TIME = "The budget is used up."
 _POWER_Z = 0.8416  # normal quantile of 80% power
 _MOST_TO_SETTLE = 1000
 _LARGEST_LOG = 700.0  # exp(710) leaves the range of floats
-
-
-def looks(max_pairs: int) -> tuple[int, ...]:
-    """Return the numbers of valid pairs after which a verdict is possible; the last number is `max_pairs`.
-
-    Raises UsageError: `max_pairs` is not between 2 and 48.
-    """
-    if not MIN_PAIRS <= max_pairs <= MOST_PAIRS:
-        raise UsageError(
-            f"A comparison takes {MIN_PAIRS} to {MOST_PAIRS} pairs, not {max_pairs}.",
-            hint=f"Beyond {MOST_PAIRS} pairs, lengthen the window with --steps: that narrows every pair.",
-        )
-    return (*(look for look in LOOKS if look < max_pairs), max_pairs)
-
-
-def orders(num_pairs: int, seed: int) -> list[ArmName]:
-    """Draw from `seed`, in ABBA or BAAB blocks of two pairs, whether baseline or candidate runs first in each pair.
-
-    A longer list begins with every shorter list of the same seed, so a resumed comparison continues the same order. The
-    next pair to run is number `len(valid pairs)` of this list: a void pair is repeated in its own order. Baseline and
-    candidate are therefore first equally often after every even number of valid pairs.
-    """
-    draw = random.Random(seed)
-    drawn: list[ArmName] = []
-    while len(drawn) < num_pairs:
-        drawn += ("candidate", "baseline") if draw.getrandbits(1) else ("baseline", "candidate")
-    return drawn[:num_pairs]
 
 
 class SequentialResult(msgspec.Struct, frozen=True, kw_only=True):

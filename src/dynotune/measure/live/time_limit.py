@@ -2,12 +2,11 @@
 
 import math
 
-from dynotune.schema.run import RunSpec
+from dynotune.schema.run import LIMIT_S, RunSpec
 
 # A run of known length may take longer than its pilot: another candidate, cold pages, a busy machine.
 PATIENCE = 4.0
 PATIENCE_S = 60.0
-PILOT_LIMIT_S = 900.0
 
 
 def limit_s(run: RunSpec, run_s: float | None) -> float:
@@ -15,6 +14,6 @@ def limit_s(run: RunSpec, run_s: float | None) -> float:
     if run.timeout_s is not None:
         return run.timeout_s
     if run_s is None:
-        return PILOT_LIMIT_S
+        return LIMIT_S
     # No pilot shows the duration of a program that runs to its own end.
     return math.inf if run.run_to_end else PATIENCE * run_s + PATIENCE_S

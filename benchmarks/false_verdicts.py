@@ -40,8 +40,8 @@ import numpy.typing as npt
 from dynotune.measure.comparison import looks, orders, schedule, stats
 from dynotune.schema import document
 from dynotune.schema.comparison import MAX_PAIRS, PRECISION, Comparison, Pair, Spread
+from dynotune.search.confirmation import MOST_SEEN_DF, NOISIER
 from dynotune.search.fit import WIDENED
-from dynotune.search.study import MOST_SEEN_DF, NOISIER
 
 RESULTS = Path(__file__).parent / "results"
 CHUNK = 1000

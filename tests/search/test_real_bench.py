@@ -18,7 +18,7 @@ from dynotune.schema.recipe import Header, Recipe
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import BaseRecipe, Candidate, Guarded, Study
-from dynotune.search import failures, real_bench, within_run
+from dynotune.search import failures, guards, real_bench, within_run
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.real_bench import RealBench
 from dynotune.search.study_window import study_window
@@ -484,7 +484,7 @@ def guard(monkeypatch, runs):
 
     def baseline(_):
         fake.num_baselines += 1
-        return within_run.guard.Own(first=[])
+        return guards.guard.Own(first=[])
 
     def compare(_, settings, own, name):
         fake.asked.append(arm(settings).key)
@@ -493,8 +493,8 @@ def guard(monkeypatch, runs):
             raise answer
         return answer
 
-    monkeypatch.setattr(within_run.guard.Guard, "baseline", baseline)
-    monkeypatch.setattr(within_run.guard.Guard, "compare", compare)
+    monkeypatch.setattr(guards.guard.Guard, "baseline", baseline)
+    monkeypatch.setattr(guards.guard.Guard, "compare", compare)
     return fake
 
 
@@ -543,23 +543,6 @@ def test_a_guarded_run_that_fails_leaves_it_unknown_and_is_not_repeated(bench, g
     guard.answers[AUTOCAST.key] = CannotRunHere("it made no step")
     assert [bench.check(AUTOCAST).ended, bench.check(AUTOCAST).ended] == ["unchecked", "unchecked"]
     assert guard.asked == [AUTOCAST.key]
-
-
-def test_calls_with_the_same_inputs_tell_nothing_of_a_decoder(monkeypatch, tmp_path):
-    decoder = arm([Setting("decode.backend", "opencv")])
-    both = arm([*AUTOCAST.settings, *decoder.settings])
-    monkeypatch.setattr(within_run.guard, "within", lambda settings, event: guarded(arm(settings), ok=True))
-    guards = within_run.Guards(spec(), tmp_path, {}, [])
-    guards.seen(both, {})
-    assert [guards.is_known(one) for one in (AUTOCAST, decoder, both)] == [True, False, False]
-
-
-def test_guards_know_a_smaller_arm_when_a_larger_one_with_spaces_left_results_right(tmp_path):
-    spaced = Setting("env.CUDA_CACHE_PATH", "/x y")
-    larger = arm([*AUTOCAST.settings, *CHANNELS.settings, spaced])
-    guards = within_run.Guards(spec(), tmp_path, {}, [guarded(larger, ok=True)])
-    assert guards.is_known(arm([*AUTOCAST.settings, spaced]))
-    assert not guards.is_known(arm([*AUTOCAST.settings, Setting("env.CUDA_CACHE_PATH", "/x")]))
 
 
 def test_results_of_an_earlier_sitting_are_not_compared_again(runs, guard, tmp_path):

@@ -17,8 +17,7 @@ from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Block, BlockResult
-from dynotune.search import sharing, tune
-from dynotune.search import study as stages
+from dynotune.search import confirmation, sharing, tune
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.running import LOST, OutOfTime, Search
 from dynotune.search.study import search
@@ -166,7 +165,7 @@ def test_a_host_that_has_no_time_left_ends_the_search_with_what_it_measured():
 
 def test_a_pair_of_which_a_run_is_disturbed_ends_there_too():
     work = begun(bench=SimulatedBench(TABLE, void_runs=[1]))
-    ran = stages._pair(work, "candidate", arm([A.setting]), HERE, 1)
+    ran = confirmation._pair(work, "candidate", arm([A.setting]), HERE, 1)
     assert list(ran) == ["candidate"]
 
 

@@ -45,9 +45,10 @@ from dynotune.search import failures
 from dynotune.search.bench import BASELINE, Arm, Hosts, Tested
 from dynotune.search.earlier import pilots_on_disk
 from dynotune.search.fit import counts
+from dynotune.search.guards import Guards
 from dynotune.search.running import in_place
 from dynotune.search.study_window import num_runs, study_window
-from dynotune.search.within_run import Guards, WithinRun
+from dynotune.search.within_run import WithinRun
 
 # A run that the deadline cuts short is lost, so a run that is nearly done may finish.
 GRACE_RUNS = 0.5

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from dynotune import probe
-from dynotune.diagnose.attribute import attributed
 from dynotune.diagnose.forecast import forecast_loader
 from dynotune.diagnose.memory_runs import recorded_memory
 from dynotune.diagnose.profiled import profiled
+from dynotune.diagnose.rank_attribution import attributed
 from dynotune.diagnose.upper_bounds import find_upper_bounds
 from dynotune.diagnose.window import PlainWindow, exact_window
 from dynotune.measure.live import TaskRunner, Watcher, checked_facts, machine_lock

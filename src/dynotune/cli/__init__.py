@@ -31,7 +31,7 @@ HELP = "Proves on your own PyTorch command which settings help."
 HELP_OF: dict[str, dict[str, str]] = tomllib.loads(files(__name__).joinpath("help.toml").read_text("utf-8"))
 COMMANDS = {name: told["summary"] for name, told in HELP_OF.items() if "summary" in told}
 WITH_COMMAND = ("diagnose", "compare", "tune", "precision", "run", "watch")
-TAKE_COMMANDS = (*WITH_COMMAND, "trace", "memory", "watch", "doctor", "startup", "recipe", "plan")
+TAKE_COMMANDS = (*WITH_COMMAND, "trace", "memory", "doctor", "startup", "recipe", "plan")
 _PROGRAM = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|srun|uv|yolo)|[^=]+\.py")
 WITHOUT_NUMBERS = ("run", "watch", "recipe", "doctor", "explain", "knobs", "mcp", "runs", "--help", "--version")
 EPILOG = (

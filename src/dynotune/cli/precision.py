@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from dynotune.cli import answers, options
-from dynotune.cli.options import Budget, Json, check_json, option, runs_a_command
+from dynotune.cli import answers, run_options
+from dynotune.cli.options import Budget, Json, check_json, option
+from dynotune.cli.run_options import runs_a_command
 from dynotune.schema.run import RunSpec
 
 
@@ -19,7 +20,7 @@ def precision(
     run: RunSpec,
 ) -> None:
     check_json(json)
-    options.check_run(context, run, [])
+    run_options.check_run(context, run, [])
     from dynotune.measure.checks import lowest_precision
     from dynotune.report import Progress, console, precision_report
 

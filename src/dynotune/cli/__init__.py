@@ -1,9 +1,9 @@
 """The command line, with one module per subcommand. Only this room prints and exits.
 
-A subcommand `name` is the function `name` in the module `dynotune.cli.name`; its help is in help.toml. Help texts are
-not docstrings, because `python -OO` strips docstrings. A subcommand with subcommands of its own is a Typer. Only the
-module of the subcommand that was asked for is imported. The words after the first `--` are the user's command; the
-subcommand gets them unchanged from `command_of`.
+A subcommand `<name>` is the function `<name>` in the module `dynotune.cli.<name>`; its help is in help.toml.
+Help texts are not docstrings, because `python -OO` strips docstrings. A subcommand with subcommands of its
+own is a Typer. Only the module of the subcommand that was asked for is imported. The words after the first
+`--` are the user's command; the subcommand gets them unchanged from `command_of`.
 
 The work of a subcommand is done in the rooms below, and `report` renders its result.
 """

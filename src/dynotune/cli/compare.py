@@ -76,7 +76,7 @@ def compare(
 def measure(request: CompareRequest, *, resume: Path | None = None) -> Comparison:
     """Run the comparison, or continue the comparison in the folder `resume`, with progress on stderr.
 
-    Raises DynotuneError: as `measure.protocol.compare`; protocol.Interrupted after printing how to continue.
+    Raises DynotuneError: as `measure.comparison.protocol.compare`; Interrupted after printing how to continue.
     """
     from dynotune.measure.comparison import protocol
     from dynotune.report import Progress, console

@@ -18,7 +18,8 @@ def resumed_folder(context: typer.Context, resume: str, base: Path, file: str, *
 
     Args:
         file: the file by which such a folder is recognised, for example `comparison.json`.
-        but: parameters that may be given together with `--resume`; all others keep the values of the first run.
+        but: parameters that may be given together with `--resume`; all others keep the values of the first
+            run.
 
     Raises UsageError if the folder does not exist, or another parameter was given.
     """

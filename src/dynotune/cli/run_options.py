@@ -1,7 +1,7 @@
 """Options that describe a run of the user's command, and the run that they make.
 
-An option of a run is a field of `schema.run.RunSpec` and an entry of `RUN_OPTIONS` here. A subcommand with a parameter
-`run: RunSpec` gets all options of a run from the decorator `runs_a_command`.
+An option of a run is a field of `schema.run.RunSpec` and an entry of `RUN_OPTIONS` here. A subcommand with a
+parameter `run: RunSpec` gets all options of a run from the decorator `runs_a_command`.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ _OWN_DEFAULTS: dict[str, Any] = {"base": None, "settings": None}
 def runs_a_command(*names: str, **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace the parameter `run` of a subcommand by options, and call the subcommand with the resulting RunSpec.
 
-    The RunSpec names this folder, the environment, and the command after `--`; without a command, `check_run` refuses
-    the run.
+    The RunSpec names this folder, the environment, and the command after `--`; without a command, `check_run`
+    refuses the run.
 
     Args:
         names: fields of RunSpec that are options of this subcommand in addition to the options of every run.

@@ -55,7 +55,8 @@ def attribute(
     """Split a step of the plain window into parts, and return the most that each cause in the trace can cost of it.
 
     Args:
-        uses_device: whether the program is known to use a device; if so, a trace without device work is useless.
+        uses_device: whether the program is known to use a device; if so, a trace without device work is
+            useless.
         slowed: recorded over plain step time, if the trace was already rescaled to the plain step.
         garbage_s: seconds of a plain step that garbage collection takes.
         without: for each cause, the seconds that a step of the trace would save without that cause.
@@ -107,7 +108,8 @@ def _recorded(trace: TraceSummary) -> _Recorded | Unknown:
     if not trace.num_steps:
         return Unknown("the steps in the trace are not known")
     late = slowest_rank(trace)
-    # Without a late rank, as for the trace's own shares: take the device with the longest window, then the busiest.
+    # Without a late rank, as for the trace's own shares: take the device with the longest window, then the
+    # busiest.
     device = max(trace.devices, key=lambda row: (row.rank == late, row.window_s, row.busy_s), default=None)
     hosts = [row for row in trace.hosts if device is None or row.rank == device.rank]
     host = max(hosts, key=lambda row: (row.rank == late, row.window_s), default=None)
@@ -131,8 +133,8 @@ def _on_device(timing: Timing, recorded: _Recorded, device: DeviceTime, garbage_
 def _idle_in_loader(timing: Timing, recorded_idle_s: float, recorded: _Recorded) -> float:
     """Return the seconds of a plain step in which the host waited for the loader and the device was idle.
 
-    While the host waits, the device works off its queue, which takes as long as in the trace. If another thread draws
-    from the loader, or the loader was not timed, the wait is taken from the trace alone.
+    While the host waits, the device works off its queue, which takes as long as in the trace. If another
+    thread draws from the loader, or the loader was not timed, the wait is taken from the trace alone.
     """
     host = recorded.host
     if timing.wait_s is None or (host is not None and host.loader_in_background):
@@ -194,8 +196,8 @@ def _loss(cause: Cause, seen: Parts, plain: Parts, trace: TraceSummary, recorded
     if recorded.device is None and cause.id in AS_RECORDED:
         share = cause.share
     elif cause.id == IMBALANCE:
-        # Ranks wait for the slowest one. Its shares are used, and it waits least, so the wait is a share of the exposed
-        # communication of the other ranks, whose steps are as long.
+        # Ranks wait for the slowest one. Its shares are used, and it waits least, so the wait is a share of
+        # the exposed communication of the other ranks, whose steps are as long.
         exposed_s = max((row.exposed_s for row in trace.communication), default=0.0)
         share = min(cause.lost_s, exposed_s) / recorded.num_steps / max(step_s, recorded.step_s)
     else:

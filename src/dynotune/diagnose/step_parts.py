@@ -1,8 +1,8 @@
 """Split a recorded step into parts, and rescale them to the length of a plain (unrecorded) step.
 
-A recorder slows the host, but not the device. So the plain window gives the length of a step and its wait for batches,
-and the trace gives the time that the device spends on each kind of work. The rest of a step is the host's.
-docs/reference/diagnosis.md defines the parts.
+A recorder slows the host, but not the device. So the plain window gives the length of a step and its wait for
+batches, and the trace gives the time that the device spends on each kind of work. The rest of a step is the
+host's. docs/reference/diagnosis.md defines the parts.
 """
 
 import msgspec
@@ -14,9 +14,11 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """Time of one step of a program with a device, split into parts. All are in seconds and sum to the step's length.
 
     Args:
-        compute, copy, communication: device time; copies and communication only where no other work runs beside them.
+        compute, copy, communication: device time; copies and communication only where no other work runs
+            beside them.
         queued: the device was idle although work for it was queued.
-        loader, sync, host: the device was idle because of the data loader, a synchronisation, or the host's other work.
+        loader, sync, host: the device was idle because of the data loader, a synchronisation, or the host's
+            other work.
         late: work had been launched on the idle device but had not started yet.
         other: the device was idle for an unknown reason.
         garbage: Python collected garbage in steps that were not recorded.
@@ -77,20 +79,27 @@ def plain_parts(
 ) -> Parts:
     """Rescale the recorded step `seen` to a plain step of `step_s` seconds.
 
-    Every part keeps its seconds as far as the plain step has room for them, in this order: the device's own time,
-    queued work, the loader, synchronisations, unknown waits, and the host with work that started late. If the plain
-    step is longer than all parts together, some steps outside the recording were slow. Their extra time goes to the
-    loader and to garbage collection, up to what was measured for these, and the rest to `unseen`.
+    Every part keeps its seconds as far as the plain step has room for them, in this order: the device's own
+    time, queued work, the loader, synchronisations, unknown waits, and the host with work that started late.
+    If the plain step is longer than all parts together, some steps outside the recording were slow. Their extra
+    time goes to the loader and to garbage collection, up to what was measured for these, and the rest to
+    `unseen`.
 
     Args:
         wait_s: seconds of a plain step in which the host waited for the loader and the device was idle.
-        most_wait_s: seconds of a plain step in which the host waited for the loader, with an idle or busy device.
+        most_wait_s: seconds of a plain step in which the host waited for the loader, with an idle or busy
+            device.
         garbage_s: seconds of a plain step that garbage collection takes.
     """
     fits = min(1.0, step_s / seen.busy) if seen.busy else 1.0
     left_s = max(0.0, step_s - seen.busy * fits)
     kept: dict[str, float] = {}
-    for name, wanted_s in (("queued", seen.queued), ("loader", wait_s), ("sync", seen.sync), ("other", seen.other)):
+    for name, wanted_s in (
+        ("queued", seen.queued),
+        ("loader", wait_s),
+        ("sync", seen.sync),
+        ("other", seen.other),
+    ):
         kept[name] = min(wanted_s, left_s)
         left_s -= kept[name]
     waited = seen.late + seen.host

@@ -1,7 +1,7 @@
 """The catalogue of knobs, data in catalogue.toml: this room sets nothing and does not import torch.
 
-`catalogue` finds knobs and turns text into settings; `foreign` decides which settings from elsewhere may be applied;
-`conditions` lists the conditions of knobs on the machine. A knob's site names where a setting acts; `launch` and the
+`catalogue` finds knobs, turns text into settings, and lists the conditions of knobs on the machine; `foreign` decides
+which settings from elsewhere may be applied. A knob's site names where a setting acts; `launch` and the
 agent apply the setting.
 """
 

@@ -38,9 +38,11 @@ NOISIER = 1.6
 def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
     """Compare by fresh pairs (their maximum number is fixed first); None if too few for a verdict fit in the time.
 
-    The pairs influenced no earlier choice, and their verdict follows the rules of `compare`. Earlier runs were of the
-    same command, so their spread is used in addition to the spread of the pairs, and fewer pairs are enough. Fewer are
-    also enough if blocks within one process proved the settings: then the pairs state the speed-up of a launch.
+    The pairs influenced no earlier choice, and their verdict follows the rules of `compare`. Earlier runs
+    were of the same command, so their spread is used in addition to the spread of the pairs, and fewer pairs
+    are enough. Fewer are
+    also enough if blocks within one process proved the settings: then the pairs state the speed-up of a
+        launch.
     """
     candidate = arm(settings)
     comparison = work.study.confirmed
@@ -87,7 +89,10 @@ def _begun(work: Search, candidate: Arm) -> Comparison | None:
     if blocks is not None:
         seen = launched.spread(seen)
     fewest = launched.fewest_pairs(seen)
-    num, in_turn = len(work.bench.all_lanes()), int(work.bench.left_s() / (work.bench.run_s(BASELINE) + run_s))
+    num, in_turn = (
+        len(work.bench.all_lanes()),
+        int(work.bench.left_s() / (work.bench.run_s(BASELINE) + run_s)),
+    )
     max_pairs = max(n for n in range(MAX_PAIRS + 1) if lane_order.most_in_a_lane(n, num) <= max(0, in_turn))
     if max_pairs < fewest:
         return None
@@ -109,7 +114,8 @@ def _as_planned(work: Search, comparison: Comparison) -> Comparison:
 def _pair(work: Search, first: ArmName, candidate: Arm, lane: lanes.Lane, block: int) -> dict[ArmName, Trial]:
     in_turn: list[tuple[ArmName, Arm]] = [("baseline", BASELINE), ("candidate", candidate)]
     ordered = in_turn if first == "baseline" else in_turn[::-1]
-    # A pair counts only if each of its runs counts; the next pair is a better use of the time than a repeated run.
+    # A pair counts only if each of its runs counts; the next pair is a better use of the time than a repeated
+    # run.
     work.in_turn([one for _, one in ordered], "confirm", block, lane, repeats=0)
     ran = {trial.arm: trial for trial in work.trials("confirm") if trial.block == block}
     return {name: ran[one.key] for name, one in ordered if one.key in ran}

@@ -27,7 +27,7 @@ def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
     - `energy`: joules that the used GPUs took in the window, per sample or step.
 
     Args:
-        outcome: result of `run_arm`, with its records.
+        outcome: result of `run_settings`, with its records.
         unit: unit that the pilots could count.
 
     Raises StatisticsError: the value of this run is unknown.

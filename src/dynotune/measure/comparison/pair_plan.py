@@ -9,7 +9,13 @@ from dynotune.measure.live.lane_order import most_in_a_lane
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.request import CompareRequest
 from dynotune.measure.live.warmup import MIN_WINDOW_S, MIN_WINDOW_STEPS
-from dynotune.measure.live.window_plan import LEAST_WINDOW_S, WindowPlan, fewest_steps, plan_window, refuse_too_short
+from dynotune.measure.live.window_plan import (
+    LEAST_WINDOW_S,
+    WindowPlan,
+    fewest_steps,
+    plan_window,
+    refuse_too_short,
+)
 from dynotune.schema.comparison import TELLING_PAIRS
 from dynotune.schema.errors import UsageError
 from dynotune.schema.setting import batches_ahead
@@ -25,7 +31,8 @@ def plan(
 ) -> tuple[WindowPlan, int]:
     """Plan the window and the number of pairs: as requested, or the largest even number that the time left allows.
 
-    Fewer pairs with a full window are preferred to many pairs with a short one. An odd number is the last resort.
+    Fewer pairs with a full window are preferred to many pairs with a short one. An odd number is the last
+    resort.
 
     `cold_kept`: as for `plan_window`; None for the usual value with the caches of `request`.
 

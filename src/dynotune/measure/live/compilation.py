@@ -1,6 +1,7 @@
 """Estimate from pilots how much time a run saves when a pilot has filled the caches of compilers.
 
-A pilot compiles with empty caches. Later runs find them filled, so a plan takes only a part of that time for them.
+A pilot compiles with empty caches. Later runs find them filled, so a plan takes only a part of that time for
+them.
 """
 
 import math
@@ -11,16 +12,17 @@ from msgspec.structs import replace
 from dynotune.launch.records import COMPILED, Record
 from dynotune.measure.live.outcome import Outcome
 
-# Share of a first run's extra time (with empty caches) that is planned for later runs: a compiled net started in 28 s
-# and then in 12 s, most of it imports.
+# Share of a first run's extra time (with empty caches) that is planned for later runs: a compiled net started
+# in 28 s and then in 12 s, most of it imports.
 COLD_KEPT = 0.5
 
 
 def found_warm(pilot: Outcome, other: Outcome, *, is_first: bool) -> Outcome | None:
     """Return the best case of a later run with caches filled by the pilot; None if nothing changes.
 
-    Compile time before the first step is not visible, nor is the very first run's reading from a cold disk. The sum of
-    compile time and reading is at most the time by which the pilot reached that step later than the `other` pilot.
+    Compile time before the first step is not visible, nor is the very first run's reading from a cold disk.
+    The sum of compile time and reading is at most the time by which the pilot reached that step later than
+    the `other` pilot.
     """
     compiling, later_s = _compiling(pilot.records[0]), 0.0
     if is_first or 0 in compiling:

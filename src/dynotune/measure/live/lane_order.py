@@ -35,8 +35,8 @@ class Stopped(Exception):
 class SideBySide(AbstractContextManager["SideBySide"]):
     """Threads, one per lane. Leaving the `with` block ends all runs; the object can then be used again.
 
-    The kernel keeps each thread's CPU affinity, and the command and the sampler that the thread starts inherit it. So
-    the sampler of a lane does not count the work of other lanes as interference.
+    The kernel keeps each thread's CPU affinity, and the command and the sampler that the thread starts
+    inherit it. So the sampler of a lane does not count the work of other lanes as interference.
     """
 
     def __init__(self) -> None:
@@ -70,8 +70,8 @@ class SideBySide(AbstractContextManager["SideBySide"]):
 class InOrder(Generic[T]):
     """Start pairs ahead, each in the lane of its block, and return them in the order in which they were drawn.
 
-    The duration of a pair depends on the value that the pair measures. If pairs were taken in the order of their ends,
-    an interim look would judge only quick pairs, which are a biased selection.
+    The duration of a pair depends on the value that the pair measures. If pairs were taken in the order of
+    their ends, an interim look would judge only quick pairs, which are a biased selection.
 
     `job`: function that makes pair `number` (from 0) in a lane.
     """
@@ -85,7 +85,8 @@ class InOrder(Generic[T]):
 
         Args:
             num_pairs: start no pair from this number on.
-            most: number of pairs that a lane can make in the time left. One pair is always made, however long it takes.
+            most: number of pairs that a lane can make in the time left. One pair is always made, however long
+                it takes.
         """
         num = len(self._lanes)
         # With several lanes, each gets its next pair early, so that no lane waits.

@@ -1,7 +1,7 @@
 """Leave out the lanes in which steps take longer than on the whole machine.
 
-The cause may be too few cores, a shared disk or a slower GPU. A setting's effect in such a lane says little to the
-user.
+The cause may be too few cores, a shared disk or a slower GPU. A setting's effect in such a lane says little
+to the user.
 """
 
 import functools
@@ -78,8 +78,9 @@ def alike(
 def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, tuple[float, float]]:
     """Return by which share slow lanes exceed the machine alone, or the middle lane, and how much of it may be noise.
 
-    A lane is slow if its excess is above the noise. `alone` may be slower than all lanes, since the first run reads a
-    cold disk. One fast lane does not make the others slow: runs that wait for the host differ by a tenth.
+    A lane is slow if its excess is above the noise. `alone` may be slower than all lanes, since the first run
+    reads a cold disk. One fast lane does not make the others slow: runs that wait for the host differ by a
+    tenth.
     """
     paces = {lane: _pace(outcome) for lane, outcome in {WHOLE: alone, **together}.items()}
     best, best_se = min(paces[WHOLE], statistics.median_high([paces[lane] for lane in together] or [paces[WHOLE]]))

@@ -1,9 +1,10 @@
 """Choose lanes in which runs of a single-GPU program go side by side, each lane with its own GPU and cores.
 
-A lane is a GPU, identified by its UUID, with a share of the cores, nearest cores first; without a GPU, a lane is only a
-share of the cores. A pair of runs stays in one lane, and so does a block of two pairs, ABBA or BAAB. A lane's speed
-cancels in the ratio within a pair, and a lane's effect on the second run of a pair cancels within a block. So lanes
-need no weights in the statistics, and lanes of different speed do not cause wrong verdicts.
+A lane is a GPU, identified by its UUID, with a share of the cores, nearest cores first; without a GPU, a lane
+is only a share of the cores. A pair of runs stays in one lane, and so does a block of two pairs, ABBA or
+BAAB. A lane's speed cancels in the ratio within a pair, and a lane's effect on the second run of a pair
+cancels within a block. So lanes need no weights in the statistics, and lanes of different speed do not cause
+wrong verdicts.
 """
 
 import itertools
@@ -27,7 +28,8 @@ from dynotune.schema.setting import Setting
 AUTO = 0
 """Value of `RunSpec.lanes` that means as many lanes as there are idle GPUs of one model."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-# Limits of concurrent untimed runs: each has a context on the GPU, and float64 makes tensors larger by `GROWTH`.
+# Limits of concurrent untimed runs: each has a context on the GPU, and float64 makes tensors larger by
+# `GROWTH`.
 MOST_AT_ONCE = 6
 CORES_EACH = 2
 CONTEXT_BYTES = 2 << 30
@@ -44,8 +46,8 @@ LOOK_S = 0.5
 class Lane(NamedTuple):
     """A GPU as `CUDA_VISIBLE_DEVICES` names it (empty without a GPU) and cores, for one run at a time.
 
-    `number` counts from 1. Before the cores are divided, `cpus` are those near the GPU. `host` names another machine
-    whose runs the lane waits for; its `cpus` are then those of the waiting thread.
+    `number` counts from 1. Before the cores are divided, `cpus` are those near the GPU. `host` names another
+    machine whose runs the lane waits for; its `cpus` are then those of the waiting thread.
     """
 
     number: int = 0
@@ -136,7 +138,8 @@ def _is_busy(shares: Mapping[str, float]) -> bool:
 def idle(facts: Facts, num: int, visible: str, notes: Notes) -> list[Lane]:
     """Return the GPUs among `num` that are idle and of the same model as the first idle GPU.
 
-    `facts`: result of `probe.gpu.facts`. `visible`: the user's `CUDA_VISIBLE_DEVICES`, to name GPUs without UUID.
+    `facts`: result of `probe.gpu.facts`. `visible`: the user's `CUDA_VISIBLE_DEVICES`, to name GPUs without
+        UUID.
     """
     found: list[Lane] = []
     usual: tuple[str, float] | None = None

@@ -1,7 +1,7 @@
 """Decide from the records of a run that goes on whether the run has made enough steps to be stopped.
 
-A pilot goes on until its steps are steady (`Steadiness`), a start until its first step (`FirstStep`). `UntilStep` tells
-the user how to name a step if none comes.
+A pilot goes on until its steps are steady (`Steadiness`), a start until its first step (`FirstStep`).
+`UntilStep` tells the user how to name a step if none comes.
 """
 
 import math
@@ -81,8 +81,8 @@ class UntilStep:
 class FirstStep:
     """Test whether a run has ended its first step, which is the step found by the pilot of the same settings.
 
-    Cycles before the training (inspecting data, evaluating) look like steps at first. So the run continues until the
-    pilot's step is found, or as many steps as in the pilot have run.
+    Cycles before the training (inspecting data, evaluating) look like steps at first. So the run continues
+    until the pilot's step is found, or as many steps as in the pilot have run.
     """
 
     def __init__(self, pilot: Outcome) -> None:
@@ -102,7 +102,8 @@ def steady_steps(record: Record) -> int | None:
     flags = [step.flags for step in record.steps]
     events = [index for index, flag in enumerate(flags) if flag & COMPILED]
     allocating = [index for index, flag in enumerate(flags) if flag & ALLOCATED]
-    # Repeated allocation (a cache emptied in the loop) belongs to the program's normal work, not to its warm-up.
+    # Repeated allocation (a cache emptied in the loop) belongs to the program's normal work, not to its
+    # warm-up.
     if sum(index >= len(flags) // 2 for index in allocating) <= len(flags) // 20:
         events += allocating
     return steady_from(record.step_s, events=events)

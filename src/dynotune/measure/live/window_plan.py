@@ -21,13 +21,14 @@ from dynotune.schema.run import RunSpec
 # The step is recognised some events into the run; the window begins after that in every run.
 ROOM_STEPS = 2
 MIN_STEPS = 8
-# A process that the kernel preempts is away for a time slice of 3 to 4 ms, and returns to cold caches. In a window
-# shorter than the first length, one such event is several per cent, and no reasonable number of pairs averages it out.
-# Below the second length it still has a large effect.
+# A process that the kernel preempts is away for a time slice of 3 to 4 ms, and returns to cold caches. In a
+# window shorter than the first length, one such event is several per cent, and no reasonable number of pairs
+# averages it out. Below the second length it still has a large effect.
 LEAST_WINDOW_S = 0.1
 SHORT_WINDOW_S = 0.5
-# Steps for a 99th percentile: of 1000 steps, 10 lie beyond it, and its rank among them is known to about a third; of
-# 200 steps, two lie beyond it. Do not wait for the first number if steps are slow. Below 100, it is the slowest step.
+# Steps for a 99th percentile: of 1000 steps, 10 lie beyond it, and its rank among them is known to about a
+# third; of 200 steps, two lie beyond it. Do not wait for the first number if steps are slow. Below 100, it is
+# the slowest step.
 P99_STEPS = 1000
 FEW_P99_STEPS = 200
 LEAST_P99_STEPS = 100
@@ -39,9 +40,11 @@ class WindowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The window of every run of a comparison.
 
     Args:
-        start_s: seconds from launch to the window, in the slowest planning run; `step_s`: seconds of the slowest step.
+        start_s: seconds from launch to the window, in the slowest planning run; `step_s`: seconds of the
+            slowest step.
         steady: false if a pilot had not become steady.
-        whole_epochs: number of the loader's epochs in the window; 0 if the window is shorter, or epochs are unknown.
+        whole_epochs: number of the loader's epochs in the window; 0 if the window is shorter, or epochs are
+            unknown.
         num_steps: 0 if a run ends with its first step and no steps are timed.
     """
 
@@ -75,11 +78,12 @@ def plan_window(
     """Plan the window for all runs, from one pilot for each set of settings.
 
     Args:
-        num_telling: number of first pilots from which noise, start time and so the window are estimated; None for all.
-            The pilots of further candidates differ by more than noise, and start with cold caches.
+        num_telling: number of first pilots from which noise, start time and so the window are estimated; None
+            for all. The pilots of further candidates differ by more than noise, and start with cold caches.
         of_start: share of the shortest start time that the window must reach, if the budget allows it.
-        num_ahead: batches that may be ready when an arm begins its steps: the rate of making batches shows only after
-            these are used up, and only in as many further steps, since batches come in bursts. As far as time allows.
+        num_ahead: batches that may be ready when an arm begins its steps: the rate of making batches shows
+            only after these are used up, and only in as many further steps, since batches come in bursts. As
+            far as time allows.
         cold_kept: share of the pilots' compile time that is planned for later runs.
 
     Raises:
@@ -129,7 +133,8 @@ def plan_window(
 def steps_from(warmup: int, record: Record) -> list[float]:
     """Return times of the steps after warm-up, or of the last steps if few; no steps after a window's end.
 
-    After a window's end, where the device was synchronised, the host runs ahead, so steps are unusual for a while.
+    After a window's end, where the device was synchronised, the host runs ahead, so steps are unusual for a
+    while.
     """
     window, times = record.last("window"), record.step_s
     if window and (end := window["first_step"] + window["num_steps"]) >= MIN_WINDOW_STEPS:
@@ -210,7 +215,8 @@ def refuse_too_short(run: RunSpec, window: WindowPlan) -> None:
 def _whole_epochs(epoch: int | None, num_steps: int, longest: float, most: int | None) -> int:
     """Return the number of epochs in a window of about `num_steps` steps; 0 if not even one fits.
 
-    Events that occur once an epoch (new workers, a short last batch) then occur equally often in every window.
+    Events that occur once an epoch (new workers, a short last batch) then occur equally often in every
+    window.
     """
     if epoch is None or epoch > longest or (most is not None and epoch > most):
         return 0
@@ -230,7 +236,8 @@ def epoch_steps(records: Sequence[Record]) -> int | None:
     for record in records:
         begins = [index for index, step in enumerate(record.steps) if step.flags & EPOCH]
         lengths |= {after - before for before, after in itertools.pairwise(begins)}
-    # An evaluation on the same data also begins the loader; then the lengths differ and the length is unknown.
+    # An evaluation on the same data also begins the loader; then the lengths differ and the length is
+    # unknown.
     return lengths.pop() if len(lengths) == 1 else None
 
 

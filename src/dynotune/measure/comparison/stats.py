@@ -38,6 +38,7 @@ ORDER_MAY_NARROW_FROM = 8
 
 OUT_OF_TIME = "The budget is used up."
 
+_ANSWER = ("verdict", "speedup", "ci", "num_pairs", "reason", "num_pairs_to_settle")
 _POWER_Z = 0.8416  # normal quantile of 80% power
 _MOST_TO_SETTLE = 1000
 _LARGEST_LOG = 700.0  # exp(710) leaves the range of floats
@@ -72,9 +73,6 @@ class SequentialResult(msgspec.Struct, frozen=True, kw_only=True):
         """Return the comparison with this result as its answer, and with the fields in `more`."""
         said = {name: getattr(self, name) for name in _ANSWER}
         return msgspec.structs.replace(comparison, **said, **more)
-
-
-_ANSWER = ("verdict", "speedup", "ci", "num_pairs", "reason", "num_pairs_to_settle")
 
 
 def judge(

@@ -25,7 +25,8 @@ from dynotune.measure.live.readiness import FirstStep, Steadiness
 from dynotune.measure.live.request import StartRequest, Watcher
 from dynotune.measure.live.time_limit import limit_s
 from dynotune.measure.startup import conclusions
-from dynotune.measure.startup.start_run import Places, all_places, run_start
+from dynotune.measure.startup.cache_folders import Places, all_places
+from dynotune.measure.startup.start_run import run_start
 from dynotune.schema import document
 from dynotune.schema.comparison import TELLING_PAIRS, ArmName, Pair
 from dynotune.schema.errors import CommandFailed, UsageError

@@ -16,8 +16,8 @@ from dynotune.measure.live import Watcher
 from dynotune.schema.study import Candidate, CandidateOutcome, Study
 from dynotune.search.bench import Bench, arm
 from dynotune.search.bounds import bound_log, worth_trying
+from dynotune.search.conclusion import conclude
 from dynotune.search.confirmation import confirm
-from dynotune.search.outcomes import conclude
 from dynotune.search.prune import prune, started
 from dynotune.search.running import OutOfTime, Search
 from dynotune.search.switch import switch

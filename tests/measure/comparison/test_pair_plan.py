@@ -11,7 +11,7 @@ from dynotune.measure.live import cautions
 from dynotune.measure.live.lane_order import most_in_a_lane
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.request import CompareRequest
-from dynotune.measure.live.warmup import MIN_WINDOW_S
+from dynotune.measure.live.window_length import MIN_WINDOW_S
 from dynotune.measure.live.window_plan import LEAST_WINDOW_S, SHORT_WINDOW_S
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.setting import Setting

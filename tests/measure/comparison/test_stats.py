@@ -556,7 +556,7 @@ def test_of_true_effects_of_three_percent_nearly_all_are_found() -> None:
 def test_scipy_is_not_loaded_before_a_judgement_is_asked_for() -> None:
     program = (
         "import sys, dynotune.measure.comparison.stats;"
-        "import dynotune.measure.live.warmup;"
+        "import dynotune.measure.live.warmup, dynotune.measure.live.window_length;"
         "sys.exit(any(name in sys.modules for name in ('scipy', 'numpy')))"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.warmup import MIN_WINDOW_S
+from dynotune.measure.live.window_length import MIN_WINDOW_S
 from dynotune.measure.live.window_plan import plan_window
 from dynotune.schema.errors import CannotRunHere
 

@@ -17,8 +17,9 @@ from dynotune.measure.checks.tolerance import allowed
 from dynotune.measure.comparison import protocol
 from dynotune.measure.live import switching
 from dynotune.measure.live.blocks import mean_of
-from dynotune.measure.live.machine import facts_of, machine_lock
+from dynotune.measure.live.machine import facts_of
 from dynotune.measure.live.request import CompareRequest, Watcher
+from dynotune.measure.live.reservation import machine_lock
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError

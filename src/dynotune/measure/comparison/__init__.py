@@ -10,10 +10,11 @@ it. `objective` computes the value of a run, and `summary` fills the struct that
 
 from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.measure.comparison.schedule import orders
-from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison
+from dynotune.measure.comparison.stats import POWER_Z, SequentialResult, judge, judge_comparison
 from dynotune.measure.comparison.summary import MeasuredRun, pays_off, read_run
 
 __all__ = [
+    "POWER_Z",
     "Interrupted",
     "MeasuredRun",
     "SequentialResult",

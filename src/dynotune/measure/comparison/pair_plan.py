@@ -8,7 +8,7 @@ from dynotune.measure.live.compilation import COLD_KEPT
 from dynotune.measure.live.lane_order import most_in_a_lane
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.request import CompareRequest
-from dynotune.measure.live.warmup import MIN_WINDOW_S, MIN_WINDOW_STEPS
+from dynotune.measure.live.window_length import MIN_WINDOW_S, MIN_WINDOW_STEPS
 from dynotune.measure.live.window_plan import (
     LEAST_WINDOW_S,
     WindowPlan,

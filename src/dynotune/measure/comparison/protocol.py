@@ -23,11 +23,12 @@ from dynotune.measure.live import (
     time_limit,
 )
 from dynotune.measure.live.arm_run import refuse_impossible, run_settings
-from dynotune.measure.live.machine import check, facts_of, machine_lock, refuse_another_machine
+from dynotune.measure.live.machine import check, facts_of, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome, refuse_rejected
 from dynotune.measure.live.request import CompareRequest, Watcher
+from dynotune.measure.live.reservation import machine_lock
 from dynotune.measure.live.task_runner import TaskRunner
-from dynotune.measure.live.warmup import MIN_WINDOW_S
+from dynotune.measure.live.window_length import MIN_WINDOW_S
 from dynotune.measure.live.window_plan import WindowPlan, plan_window
 from dynotune.schema import document
 from dynotune.schema.comparison import MIN_PAIRS, PRECISION, ArmName, Comparison, FailedArm, Pair, Voided

@@ -38,8 +38,9 @@ ORDER_MAY_NARROW_FROM = 8
 
 OUT_OF_TIME = "The budget is used up."
 
+POWER_Z = 0.8416
+"""Normal quantile of 80% power."""
 _ANSWER = ("verdict", "speedup", "ci", "num_pairs", "reason", "num_pairs_to_settle")
-_POWER_Z = 0.8416  # normal quantile of 80% power
 _MOST_TO_SETTLE = 1000
 _LARGEST_LOG = 700.0  # exp(710) leaves the range of floats
 
@@ -313,8 +314,8 @@ def _pairs_to_settle(fit: _Fit, level: float, equivalence_level: float, margin: 
         return None
     sd = fit.se_with_order * math.sqrt(fit.num_pairs)
     distances = (
-        (abs(fit.effect), float(-ndtri(level / 2)) + _POWER_Z),
-        (math.log1p(margin) - abs(fit.effect), float(-ndtri(equivalence_level / 2)) + _POWER_Z),
+        (abs(fit.effect), float(-ndtri(level / 2)) + POWER_Z),
+        (math.log1p(margin) - abs(fit.effect), float(-ndtri(equivalence_level / 2)) + POWER_Z),
     )
     needed = [(sd * z / distance) ** 2 for distance, z in distances if distance > 0]
     if not needed or min(needed) > _MOST_TO_SETTLE:

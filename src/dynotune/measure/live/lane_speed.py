@@ -15,7 +15,8 @@ from dynotune.measure.live.lanes import AUTO, VISIBLE, WHOLE, Lane, Notes, divid
 from dynotune.measure.live.live_run import num_ranks
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.readiness import steady_steps
-from dynotune.measure.live.warmup import PRIOR_BETWEEN_RUNS, batch_means
+from dynotune.measure.live.warmup import batch_means
+from dynotune.measure.live.window_length import PRIOR_BETWEEN_RUNS
 from dynotune.measure.live.window_plan import steps_from
 from dynotune.schema.errors import DynotuneError, UsageError
 from dynotune.schema.run import RunSpec

@@ -14,7 +14,7 @@ from dynotune.launch.records import EPOCH, Record
 from dynotune.measure.live.compilation import compiled_s
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.readiness import steady_steps
-from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_STEPS, window_length
+from dynotune.measure.live.window_length import MAX_WINDOW_S, MIN_WINDOW_STEPS, window_length
 from dynotune.schema.errors import CannotRunHere, TooFewSteps
 from dynotune.schema.run import RunSpec
 

@@ -19,10 +19,11 @@ from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.measure.comparison.stats import SequentialResult, judge
 from dynotune.measure.live import cautions, ready_line
 from dynotune.measure.live.live_run import Enough
-from dynotune.measure.live.machine import facts_of, machine_lock, refuse_another_machine
+from dynotune.measure.live.machine import facts_of, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.readiness import FirstStep, Steadiness
 from dynotune.measure.live.request import StartRequest, Watcher
+from dynotune.measure.live.reservation import machine_lock
 from dynotune.measure.live.time_limit import limit_s
 from dynotune.measure.startup import conclusions
 from dynotune.measure.startup.cache_folders import Places, all_places

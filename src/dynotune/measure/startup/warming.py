@@ -14,11 +14,11 @@ from dynotune.launch.records import Record
 from dynotune.measure.live import cautions
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import run_once
-from dynotune.measure.live.machine import machine_lock
 from dynotune.measure.live.outcome import Outcome, refuse_failed
 from dynotune.measure.live.readiness import Steadiness
 from dynotune.measure.live.ready_line import ReadyOn, pattern
 from dynotune.measure.live.request import Watcher
+from dynotune.measure.live.reservation import machine_lock
 from dynotune.schema.caches import TITLES, Cache, Growth, Warmed, WarmRun
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import LIMIT_S, Plan, RunSpec

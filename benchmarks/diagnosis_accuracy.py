@@ -51,8 +51,8 @@ from hardware import RESULTS, describe, without_places
 from public_programs import public
 from tuning_programs import folder_of
 
-from dynotune.diagnose.attribute import attributed
 from dynotune.diagnose.conclusions import conclude
+from dynotune.diagnose.rank_attribution import attributed
 from dynotune.schema import document
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation

@@ -37,11 +37,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dynotune.measure.comparison import boundary, orders, stats
+from dynotune.measure.comparison import looks, orders, schedule, stats
 from dynotune.schema import document
 from dynotune.schema.comparison import MAX_PAIRS, PRECISION, Comparison, Pair, Spread
+from dynotune.search.confirmation import MOST_SEEN_DF, NOISIER
 from dynotune.search.fit import WIDENED
-from dynotune.search.study import MOST_SEEN_DF, NOISIER
 
 RESULTS = Path(__file__).parent / "results"
 CHUNK = 1000
@@ -281,7 +281,7 @@ def simulate(job: tuple[int, int, int, int]) -> tuple[int, collections.Counter[s
 
 def _at_looks(scenario: Scenario, pairs: list[Pair], seen: Spread | None) -> stats.SequentialResult:
     last = scenario.ends_after or scenario.max_pairs
-    for look in [look for look in stats.looks(scenario.max_pairs) if look < last]:
+    for look in [look for look in schedule.looks(scenario.max_pairs) if look < last]:
         judgement = stats.judge(pairs[:look], seen=seen, max_pairs=scenario.max_pairs, precision=scenario.precision)
         if judgement.finished:
             return judgement
@@ -442,7 +442,7 @@ def main() -> int:
         out.write_text(json.dumps({**provenance(), **result}, indent=1) + "\n")
         return 0 if result["num"] == asked.real else 1
     if asked.without_safeguards:
-        boundary.SPENT = 1.0
+        looks.SPENT = 1.0
         stats.ORDER_MAY_NARROW_FROM = 0
     started_s = time.monotonic()
     rows = run_simulation(asked.num, asked.seed, asked.processes)

@@ -37,7 +37,7 @@ from hardware import without_places
 from rich.console import Console
 
 from dynotune import knobs
-from dynotune.measure.checks import boundary, differences, guard, noise
+from dynotune.measure.checks import differences, guard, lowest_precision, noise
 from dynotune.measure.comparison import protocol
 from dynotune.measure.live import CompareRequest
 from dynotune.report import Progress, precision_report
@@ -123,7 +123,9 @@ class Item:
     def precision(self) -> Row:
         metric = "precise:score" if self._kind == "infer" else ""
         with only(self._asked.arm):
-            found, _ = boundary.boundary(self._run(), self._progress, metric=metric, budget_s=self._asked.compare)
+            found, _ = lowest_precision.boundary(
+                self._run(), self._progress, metric=metric, budget_s=self._asked.compare
+            )
         Console(width=160).print(precision_report(found))
         return {"own": found.own, "peak_bytes": found.peak_bytes, "arms": {arm.name: _arm(arm) for arm in found.arms}}
 
@@ -198,7 +200,9 @@ class Item:
         for kind, times in (("noise", self._asked.planted), ("wrong", 1)):
             with only([], {"planted": PLANTED}):
                 runs = [
-                    boundary.boundary(self._run("--planted", kind), self._progress, budget_s=self._asked.compare)[0]
+                    lowest_precision.boundary(
+                        self._run("--planted", kind), self._progress, budget_s=self._asked.compare
+                    )[0]
                     for _ in range(times)
                 ]
             rows[kind] = [_arm(arm) for found in runs for arm in found.arms]
@@ -208,14 +212,14 @@ class Item:
 @contextmanager
 def only(names: Sequence[str], besides: dict[str, str] | None = None) -> Iterator[None]:
     """No other precisions are tried within it; no names stand for none, `all` for all."""
-    before = boundary.ARMS, boundary.QUANTIZED
+    before = lowest_precision.ARMS, lowest_precision.QUANTIZED
     if names != ["all"]:
         chosen = [{name: words for name, words in each.items() if name in names} for each in before]
-        boundary.ARMS, boundary.QUANTIZED = chosen[0] | (besides or {}), chosen[1]
+        lowest_precision.ARMS, lowest_precision.QUANTIZED = chosen[0] | (besides or {}), chosen[1]
     try:
         yield
     finally:
-        boundary.ARMS, boundary.QUANTIZED = before
+        lowest_precision.ARMS, lowest_precision.QUANTIZED = before
 
 
 def _arm(arm: PrecisionArm) -> Row:

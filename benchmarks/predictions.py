@@ -36,8 +36,8 @@ from hardware import RESULTS, without_places
 from rich.console import Console
 
 from dynotune import knobs
-from dynotune.diagnose.attribute import attributed
 from dynotune.diagnose.conclusions import conclude
+from dynotune.diagnose.rank_attribution import attributed
 from dynotune.measure.live.switching import switch_arms
 from dynotune.report import Progress
 from dynotune.schema import document

@@ -32,7 +32,7 @@ from dynotune.launch.records.process_state import failed_parts, state_of_process
 from dynotune.launch.records.process_summary import read_back, summarise
 from dynotune.launch.records.reader import Records
 from dynotune.measure.checks import guard
-from dynotune.measure.startup import start_run
+from dynotune.measure.startup import phases
 from dynotune.probe.sources.samples import Sample, SamplesFile, read_samples
 from dynotune.recipes import checking
 from dynotune.schema import document
@@ -332,9 +332,9 @@ def _read_record(path: Path) -> None:
     document.encode(processes)
     for record in records:
         failed_parts(record)
-        start_run.phases(record, 1.0, 13.0)
-        start_run.imports(record)
-        start_run.compiled(record)
+        phases.phases(record, 1.0, 13.0)
+        phases.imports(record)
+        phases.compiled(record)
         state = state_of_process(record, 1.0)
         loaders = [] if isinstance(state.loaders, Unknown) else state.loaders
         document.encode([state, with_loading(loaders, record.pid, records, 11.0, 13.0)])

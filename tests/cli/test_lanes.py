@@ -11,7 +11,7 @@ import uuid
 import pytest
 
 from dynotune.measure.comparison import protocol
-from dynotune.measure.live import CompareRequest, lanes
+from dynotune.measure.live import CompareRequest, lane_speed
 from dynotune.schema.setting import Setting
 
 from ..fakes import Watcher, of_run
@@ -31,7 +31,7 @@ needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a
 @pytest.fixture
 def compare(user, monkeypatch):
     """A comparison in two lanes, whichever is slower: that is a matter of what else this machine does."""
-    monkeypatch.setattr(lanes, "slower", lambda alone, together: {})
+    monkeypatch.setattr(lane_speed, "slower", lambda alone, together: {})
     monkeypatch.setenv("XDG_STATE_HOME", user.env["XDG_STATE_HOME"])
 
     def compare(program, watcher, **fields):

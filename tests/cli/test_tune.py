@@ -17,7 +17,7 @@ from dynotune.schema.comparison import TELLING_PAIRS
 from dynotune.schema.errors import UsageError
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import BaseRecipe, Estimate, Study
-from dynotune.search import study as stages
+from dynotune.search import confirmation
 from dynotune.search import tune as studies
 from dynotune.search.earlier import pilots_on_disk
 
@@ -206,7 +206,7 @@ for number in range(100_000):
 
 def test_a_program_that_saves_checkpoints_is_tuned_and_its_folder_is_as_it_was(user, monkeypatch, capsys):
     # Few pairs end it early, and not the budget: how many runs fit into that is the machine's affair.
-    monkeypatch.setattr(stages, "MAX_PAIRS", TELLING_PAIRS)
+    monkeypatch.setattr(confirmation, "MAX_PAIRS", TELLING_PAIRS)
     monkeypatch.chdir(user.cwd)
     for name, value in user.env.items():
         monkeypatch.setenv(name, value)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.diagnose.attribute import PART_OF, Parts, attribute, plain_parts
-from dynotune.diagnose.live_diagnosis import attributed
+from dynotune.diagnose.attribute import PART_OF, attribute
+from dynotune.diagnose.rank_attribution import attributed
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import ProcessState, Timing
@@ -24,7 +24,6 @@ from dynotune.schema.trace_summary import (
 from dynotune.trace.summary import summarise
 
 from ..doctor.observations import timing
-from ..trace.facts.test_rank_phases import ahead, always, job
 from ..trace.made import Made
 from .simulated import MS, SYNC, US, copy, drawn, kernels, load, pinned, python, recorded, saved, timed
 
@@ -228,31 +227,6 @@ def test_more_waiting_for_batches_is_never_a_smaller_share(timed_, trace, more):
     assert attribute(longer, trace).shares.input >= attribute(timed_, trace).shares.input - 1e-12
 
 
-parts = st.builds(Parts, **dict.fromkeys(Parts.__struct_fields__, seconds))
-
-
-@given(parts, st.floats(1e-6, 10), seconds)
-def test_parts_sum_to_the_step_and_the_devices_own_time_comes_first(seen, step_s, wait_s):
-    plain = plain_parts(seen, step_s, wait_s, most_wait_s=2 * wait_s, garbage_s=0.1)
-    assert sum(msgspec.structs.astuple(plain)) == pytest.approx(step_s)
-    assert all(part >= 0 for part in msgspec.structs.astuple(plain))
-    assert plain.busy == pytest.approx(min(seen.busy, step_s))
-    assert plain.loader <= 2 * wait_s + 1e-9
-    assert plain.host + plain.late <= seen.host + seen.late + 1e-9
-    assert plain.garbage <= 0.1
-    if plain.unseen > 1e-9:
-        assert plain.loader == pytest.approx(max(2 * wait_s, min(wait_s, plain.loader)))
-        assert plain.garbage == pytest.approx(0.1)
-    if plain.busy + plain.queued + plain.loader + plain.sync < step_s - 1e-9:
-        assert plain.sync == pytest.approx(seen.sync)
-
-
-@given(parts, st.floats(1e-6, 10), seconds, st.floats(0, 1))
-def test_a_longer_step_gives_no_part_less(seen, step_s, wait_s, longer):
-    before, after = (msgspec.structs.astuple(plain_parts(seen, s, wait_s)) for s in (step_s, step_s + longer))
-    assert all(b <= a + 1e-9 for b, a in zip(before, after, strict=True))
-
-
 # Special cases
 
 
@@ -326,27 +300,6 @@ def test_what_ranks_wait_for_the_slowest_is_no_less_where_the_slowest_is_the_bus
     found = attribute(timing(step_s=0.1), summarise(timelines))
     lost = {loss.id: loss.share for loss in found.lost_time}
     assert lost.get("rank-imbalance") == (None if waits is None else pytest.approx(waits, abs=0.01))
-
-
-def test_who_waits_for_whom_is_told_by_the_recorded_ranks_and_not_by_each_brought_to_the_plain_step_alone():
-    timelines = ahead(always(0, backward=20))
-    recorded = summarise(timelines)
-    # Steps of 33 ms, recorded.
-    found = attributed([ProcessState(pid=1, timing=timing(step_s=30e-3))], recorded, timelines)
-    told = [(loss.claim, loss.evidence) for loss in found.lost_time if loss.id == "rank-imbalance"]
-    assert told == [(cause.claim, cause.evidence) for cause in recorded.causes if cause.id == "rank-imbalance"] != []
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_parts_of_a_step_are_those_of_the_rank_that_the_others_wait_for(rank):
-    timelines = job(2, always(rank, input=40))
-    states = [
-        ProcessState(pid=at, rank=at, timing=timing(step_s=54e-3, wait_s=(42e-3 if at == rank else 2e-3)))
-        for at in range(2)
-    ]
-    found = attributed(states, summarise(timelines), timelines)
-    assert found.shares.input == pytest.approx(42 / 54, abs=0.02)
-    assert found.shares.communication < 0.1
 
 
 def on_the_host(*, operator=40, loader=30, gloo=0, python=30, background=False) -> TraceSummary:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dynotune.diagnose.attribute import attribute, attributed, uses_device
+from dynotune.diagnose.attribute import attribute
 from dynotune.diagnose.conclusions import conclude
 from dynotune.diagnose.live_diagnosis import refuse_torch, replayed
+from dynotune.diagnose.rank_attribution import attributed, uses_device
 from dynotune.schema import document
 from dynotune.schema.diagnosis import Diagnosis, Examination
 from dynotune.schema.errors import CannotRunHere, RecordError

@@ -11,7 +11,7 @@ import pytest
 from dynotune import knobs
 from dynotune.diagnose.live_diagnosis import LiveDiagnosis
 from dynotune.diagnose.window import PlainWindow, exact_window
-from dynotune.measure.live import pilot, placement
+from dynotune.measure.live import placement, readiness
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 from dynotune.schema.facts import Unknown
@@ -116,7 +116,7 @@ def watch(tmp_path):
 
 def test_a_command_is_timed_once_it_is_steady_and_ended(watch, monkeypatch):
     # How long torch takes to start is the machine's affair, and what is said of it.
-    monkeypatch.setattr(pilot, "NO_STEP_S", math.inf)
+    monkeypatch.setattr(readiness, "NO_STEP_S", math.inf)
     # A hundred such steps take a second at least, however much slower those before them were.
     found, said = watch(TRAINS, 10**9, 0.01, settings=[knobs.parse("env.OMP_NUM_THREADS=1")])
     (process,) = found.processes

@@ -13,7 +13,7 @@ import pytest
 
 import dynotune
 from dynotune.launch.records.reader import Records
-from dynotune.measure.startup import start_run
+from dynotune.measure.startup import phases
 from dynotune.schema.facts import Unknown
 
 pytestmark = pytest.mark.gpu
@@ -60,7 +60,7 @@ def test_the_start_of_cuda_and_the_building_of_the_model_are_phases_and_all_sum_
     # Covers are gone once CUDA has started.
     assert "AS BEFORE True" in printed
     end_s = record.steps[0].end_s
-    found = start_run.phases(record, launched_s, end_s)
+    found = phases.phases(record, launched_s, end_s)
     known = [value for value in found.values() if not isinstance(value, Unknown)]
     assert sum(known) == pytest.approx(end_s - launched_s)
     assert found["cuda_start"] > 0.005

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from scipy.special import stdtrit
 
 from dynotune.measure.comparison import judge, orders
-from dynotune.measure.live import lanes
+from dynotune.measure.live import lane_order, lanes
 from dynotune.schema.comparison import MIN_PAIRS, BaselineShift, Comparison, Pair
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended, Estimate, Guarded, Phase, Study, Trial
@@ -159,7 +159,7 @@ class SimulatedBench:
         self._took_s: dict[str, float] = {}
         self._cold_s = cold_s
         self._switch_sd, self._guessed = switch_sd, guessed
-        self.side = lanes.SideBySide()
+        self.side = lane_order.SideBySide()
         self.switched: list[str] = []
         self.tested: list[str] = []
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from dynotune.measure.live import lanes, pilot
-from dynotune.measure.live.pilot import WindowPlan as Window
+from dynotune.measure.live import lane_speed, lanes, window_plan
 from dynotune.measure.live.switching import SwitchedArms
+from dynotune.measure.live.window_plan import WindowPlan as Window
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
@@ -18,7 +18,7 @@ from dynotune.schema.recipe import Header, Recipe
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import BaseRecipe, Candidate, Guarded, Study
-from dynotune.search import failures, real_bench, within_run
+from dynotune.search import failures, guards, real_bench, within_run
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.real_bench import RealBench
 from dynotune.search.study_window import study_window
@@ -266,7 +266,7 @@ def test_a_window_is_not_cut_to_a_sliver_of_what_it_takes_to_get_there(monkeypat
         long = Window(warmup_steps=5, num_steps=1000, start_s=30.0, step_s=0.02)
         return long if budget_s is None else msgspec.structs.replace(long, num_steps=10)
 
-    monkeypatch.setattr(pilot, "plan_window", plan)
+    monkeypatch.setattr(window_plan, "plan_window", plan)
     request = spec(cwd=tmp_path, base=tmp_path)
     baseline = SimpleNamespace(records=[])
     assert study_window(request, baseline, [], 300.0, num_runs=20).window_s == pytest.approx(0.2 * 30.0)
@@ -484,7 +484,7 @@ def guard(monkeypatch, runs):
 
     def baseline(_):
         fake.num_baselines += 1
-        return within_run.guard.Own(first=[])
+        return guards.guard.Own(first=[])
 
     def compare(_, settings, own, name):
         fake.asked.append(arm(settings).key)
@@ -493,8 +493,8 @@ def guard(monkeypatch, runs):
             raise answer
         return answer
 
-    monkeypatch.setattr(within_run.guard.Guard, "baseline", baseline)
-    monkeypatch.setattr(within_run.guard.Guard, "compare", compare)
+    monkeypatch.setattr(guards.guard.Guard, "baseline", baseline)
+    monkeypatch.setattr(guards.guard.Guard, "compare", compare)
     return fake
 
 
@@ -545,23 +545,6 @@ def test_a_guarded_run_that_fails_leaves_it_unknown_and_is_not_repeated(bench, g
     assert guard.asked == [AUTOCAST.key]
 
 
-def test_calls_with_the_same_inputs_tell_nothing_of_a_decoder(monkeypatch, tmp_path):
-    decoder = arm([Setting("decode.backend", "opencv")])
-    both = arm([*AUTOCAST.settings, *decoder.settings])
-    monkeypatch.setattr(within_run.guard, "within", lambda settings, event: guarded(arm(settings), ok=True))
-    guards = within_run.Guards(spec(), tmp_path, {}, [])
-    guards.seen(both, {})
-    assert [guards.is_known(one) for one in (AUTOCAST, decoder, both)] == [True, False, False]
-
-
-def test_guards_know_a_smaller_arm_when_a_larger_one_with_spaces_left_results_right(tmp_path):
-    spaced = Setting("env.CUDA_CACHE_PATH", "/x y")
-    larger = arm([*AUTOCAST.settings, *CHANNELS.settings, spaced])
-    guards = within_run.Guards(spec(), tmp_path, {}, [guarded(larger, ok=True)])
-    assert guards.is_known(arm([*AUTOCAST.settings, spaced]))
-    assert not guards.is_known(arm([*AUTOCAST.settings, Setting("env.CUDA_CACHE_PATH", "/x")]))
-
-
 def test_results_of_an_earlier_sitting_are_not_compared_again(runs, guard, tmp_path):
     bench = bench_in(tmp_path, guarded=[guarded(AUTOCAST, ok=False)])
     assert bench.check(AUTOCAST).ended == "wrong-results"
@@ -582,7 +565,7 @@ def in_lanes(runs, tmp_path, monkeypatch):
 
     monkeypatch.setattr(real_bench, "run_settings", noted)
     made = [lanes.Lane(number, f"GPU-{number}", cpus) for number in (1, 2)]
-    monkeypatch.setattr(lanes, "divide", lambda among, cores: [*among])
+    monkeypatch.setattr(lane_speed, "divide", lambda among, cores: [*among])
     bench = bench_in(tmp_path)
     bench._wanted = made
     # What a run that is made up left on disk.

@@ -12,13 +12,12 @@ from msgspec.structs import replace
 
 from dynotune.measure import live
 from dynotune.measure.comparison import orders
-from dynotune.measure.live import lanes
+from dynotune.measure.live import lane_order, lanes
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Block, BlockResult
-from dynotune.search import sharing, tune
-from dynotune.search import study as stages
+from dynotune.search import confirmation, sharing, tune
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.running import LOST, OutOfTime, Search
 from dynotune.search.study import search
@@ -84,7 +83,7 @@ def hosts_of(study):
 @pytest.fixture(autouse=True)
 def as_it_is(monkeypatch):
     """Lanes that are made up have no cores."""
-    monkeypatch.setattr(lanes.os, "sched_setaffinity", lambda pid, cpus: None)
+    monkeypatch.setattr(lane_order.os, "sched_setaffinity", lambda pid, cpus: None)
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2, 6])
@@ -166,7 +165,7 @@ def test_a_host_that_has_no_time_left_ends_the_search_with_what_it_measured():
 
 def test_a_pair_of_which_a_run_is_disturbed_ends_there_too():
     work = begun(bench=SimulatedBench(TABLE, void_runs=[1]))
-    ran = stages._pair(work, "candidate", arm([A.setting]), HERE, 1)
+    ran = confirmation._pair(work, "candidate", arm([A.setting]), HERE, 1)
     assert list(ran) == ["candidate"]
 
 

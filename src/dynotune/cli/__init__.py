@@ -1,9 +1,9 @@
 """The command line, with one module per subcommand. Only this room prints and exits.
 
-A subcommand `name` is the function `name` in the module `dynotune.cli.name`; its help is in help.toml. Help texts are
-not docstrings, because `python -OO` strips docstrings. A subcommand with subcommands of its own is a Typer. Only the
-module of the subcommand that was asked for is imported. The words after the first `--` are the user's command; the
-subcommand gets them unchanged from `command_of`.
+A subcommand `<name>` is the function `<name>` in the module `dynotune.cli.<name>`; its help is in help.toml.
+Help texts are not docstrings, because `python -OO` strips docstrings. A subcommand with subcommands of its
+own is a Typer. Only the module of the subcommand that was asked for is imported. The words after the first
+`--` are the user's command; the subcommand gets them unchanged from `command_of`.
 
 The work of a subcommand is done in the rooms below, and `report` renders its result.
 """
@@ -31,7 +31,7 @@ HELP = "Proves on your own PyTorch command which settings help."
 HELP_OF: dict[str, dict[str, str]] = tomllib.loads(files(__name__).joinpath("help.toml").read_text("utf-8"))
 COMMANDS = {name: told["summary"] for name, told in HELP_OF.items() if "summary" in told}
 WITH_COMMAND = ("diagnose", "compare", "tune", "precision", "run", "watch")
-TAKE_COMMANDS = (*WITH_COMMAND, "trace", "memory", "watch", "doctor", "startup", "recipe", "plan")
+TAKE_COMMANDS = (*WITH_COMMAND, "trace", "memory", "doctor", "startup", "recipe", "plan")
 _PROGRAM = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|srun|uv|yolo)|[^=]+\.py")
 WITHOUT_NUMBERS = ("run", "watch", "recipe", "doctor", "explain", "knobs", "mcp", "runs", "--help", "--version")
 EPILOG = (

@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from dynotune import api
-from dynotune.cli import answers, options
-from dynotune.cli.options import Budget, Json, Python, RunDir, check_json, one_of, option
+from dynotune.cli import answers, run_options
+from dynotune.cli.option_values import one_of
+from dynotune.cli.options import Budget, Json, Python, check_json, option
+from dynotune.cli.run_options import RunDir
 from dynotune.schema.claims import SETTLED, Bundle, Claim
 from dynotune.schema.errors import UsageError
 
@@ -70,7 +72,7 @@ def run(
         raise UsageError("--fail-on flipped needs verdicts to compare with.", hint="Name a bundle with --baseline.")
     kept = read(baseline)[0].evidence if baseline is not None else []
     chosen = all_claims() if all else named(ids or [])
-    bundle = _tested(chosen, budget, python, output, options.runs_folder(run_dir))
+    bundle = _tested(chosen, budget, python, output, run_options.runs_folder(run_dir))
     answers.show(reports.evidence_table, bundle, json)
     changed = flipped(bundle, kept)
     for before, now in changed:
@@ -91,7 +93,7 @@ def _tested(
     from dynotune.schema.run import RunSpec
 
     end_s = None if budget_s is None else time.monotonic() + budget_s
-    env = options.environment()
+    env = run_options.environment()
     folder = private.folder(private.state_folder(), "claims")
     spec = RunSpec(command=[str(interpreter_asked(python, None, env))], cwd=folder, base=base, env=env, seed=0)
     bundle = new_bundle(spec)

@@ -9,8 +9,10 @@ import msgspec
 import typer
 
 from dynotune import api
-from dynotune.cli import answers, completion, options
-from dynotune.cli.options import Budget, InProcess, Json, Margin, Pairs, Precision, Resume, option, runs_a_command
+from dynotune.cli import answers, completion, options, resumption, run_options
+from dynotune.cli.option_values import one_of
+from dynotune.cli.options import Budget, InProcess, Json, Margin, Pairs, Precision, Resume, option
+from dynotune.cli.run_options import runs_a_command
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
@@ -33,7 +35,7 @@ def compare(
     budget: Budget = None,
     precision: Precision = None,
     in_process: InProcess = "auto",
-    fail_on: Annotated[str | None, option("compare_fail_on", callback=options.one_of("slower", "not-faster"))] = None,
+    fail_on: Annotated[str | None, option("compare_fail_on", callback=one_of("slower", "not-faster"))] = None,
     resume: Resume = None,
     json: Json = None,
     *,
@@ -45,8 +47,8 @@ def compare(
     options.check_json(json)
     folder = None
     if resume is not None:
-        folder = options.resumed_folder(context, resume, run.base, protocol.FILE, but=("budget", "fail_on"))
-    candidate, against = options.typed_settings(settings), options.typed_settings(baseline)
+        folder = resumption.resumed_folder(context, resume, run.base, protocol.FILE, but=("budget", "fail_on"))
+    candidate, against = run_options.typed_settings(settings), run_options.typed_settings(baseline)
     if resume is None:
         if candidate == against:
             raise UsageError(
@@ -54,7 +56,7 @@ def compare(
                 hint="For example: dynotune compare loader.num_workers=4 -- python train.py. "
                 "Any environment variable is a knob too: env.NAME=value.",
             )
-        options.check_run(context, run, [*candidate, *against])
+        run_options.check_run(context, run, [*candidate, *against])
     request = CompareRequest(
         run=msgspec.structs.replace(run, settings=against),
         candidate=candidate,
@@ -74,7 +76,7 @@ def compare(
 def measure(request: CompareRequest, *, resume: Path | None = None) -> Comparison:
     """Run the comparison, or continue the comparison in the folder `resume`, with progress on stderr.
 
-    Raises DynotuneError: as `measure.protocol.compare`; protocol.Interrupted after printing how to continue.
+    Raises DynotuneError: as `measure.comparison.protocol.compare`; Interrupted after printing how to continue.
     """
     from dynotune.measure.comparison import protocol
     from dynotune.report import Progress, console
@@ -88,7 +90,7 @@ def measure(request: CompareRequest, *, resume: Path | None = None) -> Compariso
             typed = msgspec.structs.replace(request.run, settings=[*request.candidate, *request.run.settings])
             return protocol.resume(resume, typed, watcher, budget_s=request.budget_s)
         except protocol.Interrupted as stopped:
-            which = options.resume_with(stopped.folder)
+            which = resumption.resume_with(stopped.folder)
             found = protocol.so_far(stopped.folder)
             if known := words.so_far(found.speedup, found.ci):
                 screen.print(f"Not settled: {known} ({found.num_pairs} pairs or blocks).", soft_wrap=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
-from dynotune.cli.options import RunDir, environment, option, runs_folder
+from dynotune.cli.options import option
+from dynotune.cli.run_options import RunDir, environment, runs_folder
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RunSpec
 

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from dynotune.cli import answers, options
-from dynotune.cli.options import FailOnSeverity, Json, option, runs_a_command
+from dynotune.cli import answers, options, run_options
+from dynotune.cli.options import FailOnSeverity, Json, option
+from dynotune.cli.run_options import runs_a_command
 from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 from dynotune.text import words
@@ -34,7 +35,7 @@ def diagnose(
         with from_elsewhere(replay):
             observation = replayed(replay)
     else:
-        options.check_run(context, run)
+        run_options.check_run(context, run)
         from dynotune.diagnose import observed
         from dynotune.report import Progress, console
 

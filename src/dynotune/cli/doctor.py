@@ -8,7 +8,8 @@ import typer
 from dynotune import api
 from dynotune.cli import answers
 from dynotune.cli.explain import show
-from dynotune.cli.options import FailOnSeverity, Json, Python, check_json, environment, option
+from dynotune.cli.options import FailOnSeverity, Json, Python, check_json, option
+from dynotune.cli.run_options import environment
 
 
 def doctor(

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dynotune import api
-from dynotune.cli import answers, options
-from dynotune.cli.options import Json, check_json, num_bytes, option, runs_a_command
+from dynotune.cli import answers, options, run_options
+from dynotune.cli.option_values import num_bytes
+from dynotune.cli.options import Json, check_json, option
+from dynotune.cli.run_options import runs_a_command
 from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 
@@ -46,7 +48,7 @@ def memory(
     batches = batch_settings(values)
     if predict is not None and not batches:
         raise UsageError("--predict tells of other batches: that takes two.", hint="Add --values arg.batch=8,16.")
-    options.check_run(context, run, batches[:1])
+    run_options.check_run(context, run, batches[:1])
     from dynotune.diagnose import live_memory
 
     with Progress(console(stderr=True)) as progress:

@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
-from dynotune.cli import HELP_OF, answers, options, with_command
-from dynotune.cli.options import Budget, Json, check_json, number, option, runs_a_command
+from dynotune.cli import HELP_OF, answers, run_options, with_command
+from dynotune.cli.option_values import number
+from dynotune.cli.options import Budget, Json, check_json, option
+from dynotune.cli.run_options import runs_a_command
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 
@@ -44,7 +46,7 @@ def tensorrt(
 
     is_dynamic = reason = None
     if source is None:
-        options.check_run(context, run, [])
+        run_options.check_run(context, run, [])
         with Progress(console(stderr=True)) as progress:
             histogram, folder, reason = diagnose.live_shapes(run, progress, budget or COUNTED_S, onnx=onnx)
     elif is_model:

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from dynotune.cli import answers, options
-from dynotune.cli.options import Budget, Json, check_json, option, runs_a_command
+from dynotune.cli import answers, run_options
+from dynotune.cli.options import Budget, Json, check_json, option
+from dynotune.cli.run_options import runs_a_command
 from dynotune.schema.run import RunSpec
 
 
@@ -19,11 +20,11 @@ def precision(
     run: RunSpec,
 ) -> None:
     check_json(json)
-    options.check_run(context, run, [])
-    from dynotune.measure.checks import boundary
+    run_options.check_run(context, run, [])
+    from dynotune.measure.checks import lowest_precision
     from dynotune.report import Progress, console, precision_report
 
     with Progress(console(stderr=True)) as progress:
-        found, folder = boundary.boundary(run, progress, metric=metric or "", budget_s=budget)
+        found, folder = lowest_precision.boundary(run, progress, metric=metric or "", budget_s=budget)
     answers.show(precision_report, found, json)
     answers.say(f"Recorded: {folder}")

@@ -11,20 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dynotune.cli import answers, options
-from dynotune.cli.options import (
-    Budget,
-    Json,
-    Margin,
-    Pairs,
-    Settings,
-    check_json,
-    environment,
-    one_of,
-    option,
-    runs_a_command,
-    typed_settings,
-)
+from dynotune.cli import answers, run_options
+from dynotune.cli.option_values import one_of
+from dynotune.cli.options import Budget, Json, Margin, Pairs, check_json, option
+from dynotune.cli.run_options import Settings, environment, runs_a_command, typed_settings
 from dynotune.schema import redaction
 from dynotune.schema.errors import UsageError, may_fail
 from dynotune.schema.run import RunSpec
@@ -93,7 +83,7 @@ def verify(
         phase=run.phase or found.recipe.phase,
         caches=run.caches or found.recipe.caches,
     )
-    options.check_run(context, run, settings)
+    run_options.check_run(context, run, settings)
     request = CompareRequest(run=run, candidate=settings, max_pairs=pairs, margin=margin, budget_s=budget)
     if not _is_met(found, request, file, json, left_out=left_out):
         raise typer.Exit(1)

@@ -11,7 +11,8 @@ import typer
 from dynotune import api
 from dynotune.cli import completion
 from dynotune.cli.answers import say, show, write_bytes, write_json
-from dynotune.cli.options import Json, Storage, StudyName, check_json, opened, option, runs_folder
+from dynotune.cli.options import Json, Storage, StudyName, check_json, opened, option
+from dynotune.cli.run_options import runs_folder
 from dynotune.schema.errors import UsageError, from_elsewhere
 
 if TYPE_CHECKING:

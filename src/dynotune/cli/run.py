@@ -12,17 +12,8 @@ import typer
 
 from dynotune.cli import command_of
 from dynotune.cli.answers import write_json
-from dynotune.cli.options import (
-    Json,
-    RunDir,
-    Settings,
-    StepFunction,
-    check_json,
-    environment,
-    option,
-    runs_folder,
-    typed_settings,
-)
+from dynotune.cli.options import Json, check_json, option
+from dynotune.cli.run_options import RunDir, Settings, StepFunction, environment, runs_folder, typed_settings
 from dynotune.schema import redaction
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 

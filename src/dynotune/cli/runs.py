@@ -14,7 +14,9 @@ import typer
 
 from dynotune.api import IN_A_FOLDER
 from dynotune.cli import HELP_OF, answers, completion
-from dynotune.cli.options import Json, RunDir, check_json, option, runs_folder, seconds_of
+from dynotune.cli.option_values import seconds_of
+from dynotune.cli.options import Json, check_json, option
+from dynotune.cli.run_options import RunDir, runs_folder
 from dynotune.schema.errors import UsageError
 
 DOCUMENTS = (*IN_A_FOLDER, "precision.json", "run.json", "build.sh")

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from dynotune.cli import HELP_OF, answers, options, with_command
-from dynotune.cli.options import Budget, Json, Margin, Python, Resume, check_json, environment, number, option
+from dynotune.cli import HELP_OF, answers, option_values, resumption, run_options, with_command
+from dynotune.cli.option_values import number
+from dynotune.cli.options import Budget, Json, Margin, Python, Resume, check_json, option
+from dynotune.cli.run_options import environment
 from dynotune.schema.caches import TITLES
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.run import RunSpec
@@ -30,9 +32,9 @@ def scan(
     python: Annotated[str | None, option("startup_python")] = None,
     compute_capability: Annotated[list[str] | None, option("startup_compute_capability")] = None,
     fail_on: Annotated[
-        str | None, option("startup_fail_on", metavar="|".join(GATES), callback=options.one_of(*GATES))
+        str | None, option("startup_fail_on", metavar="|".join(GATES), callback=option_values.one_of(*GATES))
     ] = None,
-    timeout: Annotated[float | None, option("startup_timeout", parser=str, callback=options.seconds_of)] = None,
+    timeout: Annotated[float | None, option("startup_timeout", parser=str, callback=option_values.seconds_of)] = None,
     every: Annotated[bool, option("startup_every", "--all")] = False,
     json: Json = None,
 ) -> None:
@@ -89,7 +91,7 @@ def _places(paths: list[Path], python: str | None, command: list[str] | None) ->
     return places
 
 
-@options.runs_a_command("ready_pattern", "seed", seed=0)
+@run_options.runs_a_command("ready_pattern", "seed", seed=0)
 def time(
     context: typer.Context,
     blocks: Annotated[int, option("startup_blocks", **number(2, 12))] = 12,
@@ -109,9 +111,9 @@ def time(
     check_json(json)
     folder = None
     if resume is None:
-        options.check_run(context, run)
+        run_options.check_run(context, run)
     else:
-        folder = options.resumed_folder(context, resume, run.base, starting.FILE, but=("budget",))
+        folder = resumption.resumed_folder(context, resume, run.base, starting.FILE, but=("budget",))
     run = msgspec.structs.replace(run, objective="time-to-first-step")
     screen = console(stderr=True)
     watcher = starts.StartProgress(screen)
@@ -123,7 +125,7 @@ def time(
             else:
                 timed = starting.resume(folder, run, watcher, budget_s=budget)
         except Interrupted as stopped:
-            which = options.resume_with(stopped.folder)
+            which = resumption.resume_with(stopped.folder)
             screen.print(f"Stopped. Finished blocks are kept: dynotune startup time --resume {which}", soft_wrap=True)
             raise
     answers.show(starts.startup_report, timed, json)
@@ -132,7 +134,7 @@ def time(
 Caches = Annotated[Path | None, option("startup_caches")]
 
 
-@options.runs_a_command("ready_pattern", "run_to_end")
+@run_options.runs_a_command("ready_pattern", "run_to_end")
 def warm(
     context: typer.Context,
     caches: Caches = None,
@@ -148,7 +150,7 @@ def warm(
     from dynotune.report.startup import caches as reports
 
     check_json(json)
-    options.check_run(context, run)
+    run_options.check_run(context, run)
     variables: dict[str, str] = {}
     if caches is not None:
         folder = caches.expanduser().absolute()
@@ -228,7 +230,7 @@ def unpack(
             f"Nothing says that {file} is to be trusted. {reports.DANGER}",
             hint="Give the digest that pack printed with --sha256, or --trust if you made it or know who did.",
         )
-    most_bytes = options.num_bytes(max_size, "--max-size")
+    most_bytes = option_values.num_bytes(max_size, "--max-size")
     env = environment()
     with cache_unpack.opened(file) as stream:
         if sha256 is not None:

@@ -12,8 +12,10 @@ import msgspec
 import typer
 
 from dynotune import api
-from dynotune.cli import answers, options
-from dynotune.cli.options import Json, check_json, num_bytes, number, option, runs_a_command
+from dynotune.cli import answers, options, run_options
+from dynotune.cli.option_values import num_bytes, number
+from dynotune.cli.options import Json, check_json, option
+from dynotune.cli.run_options import runs_a_command
 from dynotune.schema.errors import UsageError, from_elsewhere
 from dynotune.schema.run import RunSpec
 
@@ -28,7 +30,7 @@ Answer = tuple[msgspec.Struct, Callable[[Any], "RenderableType"]]
 
 # Reading a smaller one takes no longer than noticing that there was a bar.
 BAR_FROM_BYTES = 8 << 20
-RECORDING = options.RUN_PANEL
+RECORDING = run_options.RUN_PANEL
 OF_FILES = ("compare", "ranks")
 OF_BOTH = (*OF_FILES, "files", "top", "max_size", "json")
 
@@ -63,7 +65,7 @@ def trace(
     else:
         from dynotune.measure.live import RecordRequest
 
-        options.check_run(context, run)
+        run_options.check_run(context, run)
         request = RecordRequest(run=run, num_steps=steps, stacks=stacks, shapes=shapes, memory=memory)
         document, report = _recorded(request, limit_bytes, top)
         answers.show(report, document, json)

@@ -10,8 +10,10 @@ import msgspec
 import typer
 
 from dynotune import api
-from dynotune.cli import answers, completion, options
-from dynotune.cli.options import Json, Margin, Resume, Storage, StudyName, one_of, option, runs_a_command, seconds_of
+from dynotune.cli import answers, completion, options, resumption, run_options
+from dynotune.cli.option_values import one_of, seconds_of
+from dynotune.cli.options import Json, Margin, Resume, Storage, StudyName, option
+from dynotune.cli.run_options import runs_a_command
 from dynotune.schema import toml_text
 from dynotune.schema.errors import UsageError, may_fail
 from dynotune.schema.run import RunSpec
@@ -61,7 +63,7 @@ def tune(
     api.check_output(output or (None if Path(RECIPE).exists() else RECIPE), "--output")
     api.check_output(report, "--report")
     if resume is not None:
-        folder = options.resumed_folder(context, resume, run.base, studies.FILE, but=WITH_RESUME)
+        folder = resumption.resumed_folder(context, resume, run.base, studies.FILE, but=WITH_RESUME)
         study = _watched(lambda watcher: studies.resume(folder, run, budget, watcher))
     else:
         base_recipe = None
@@ -70,7 +72,7 @@ def tune(
             run = msgspec.structs.replace(run, settings=settings)
         elif run.settings:
             raise UsageError("--set is about a recipe, and there is none.", hint="Add --recipe FILE; or try it: --try.")
-        options.check_run(context, run)
+        run_options.check_run(context, run)
         for text in (*(extra or ()), *(values or ()), *map(str, run.settings)):
             toml_text.quoted(text)  # what no recipe can hold is refused before it is measured
         request = studies.TuneRequest(
@@ -148,7 +150,7 @@ def _watched(work: Callable[[Watcher], T]) -> T:
         try:
             return work(progress)
         except Interrupted as stopped:
-            which = options.resume_with(stopped.folder)
+            which = resumption.resume_with(stopped.folder)
             study = document.read(stopped.folder / studies.FILE, Study)
             if study.trials or study.estimates:
                 screen.print(study_report(study))

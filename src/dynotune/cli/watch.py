@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from dynotune.cli import command_of, completion, run
-from dynotune.cli.options import RunDir, Settings, StepFunction, option, seconds
+from dynotune.cli.option_values import seconds
+from dynotune.cli.options import option
+from dynotune.cli.run_options import RunDir, Settings, StepFunction
 from dynotune.schema.errors import CannotRunHere, UsageError
 
 if TYPE_CHECKING:

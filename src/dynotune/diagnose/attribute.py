@@ -1,126 +1,19 @@
-"""Rescale a recorded step to the length of a plain (unrecorded) step. docs/reference/diagnosis.md defines this.
+"""Attribute a plain step to parts, and state the most that each cause in the trace can cost of it.
 
-A recorder slows the host, but not the device. So the plain window gives the length of a step and its wait for batches,
-and the trace gives the time that the device spends on each kind of work. The rest of a step is the host's.
+docs/reference/diagnosis.md defines this. `step_parts` rescales the recorded step to the plain one.
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
-import msgspec
-
+from dynotune.diagnose.step_parts import Parts, parts_of, plain_parts, without_first_gap
 from dynotune.schema.attribution import Attribution, LostTime, Shares
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import ProcessState, Timing
+from dynotune.schema.observation import Timing
 from dynotune.schema.trace_summary import Cause, Copies, DeviceTime, HostTime, TraceSummary
 from dynotune.text import words
-from dynotune.trace import Timeline, summarise
-from dynotune.trace.what_if import predictions, retimed, savings
-
-
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """Time of one step of a program with a device, split into parts. All are in seconds and sum to the step's length.
-
-    Args:
-        compute, copy, communication: device time; copies and communication only where no other work runs beside them.
-        queued: the device was idle although work for it was queued.
-        loader, sync, host: the device was idle because of the data loader, a synchronisation, or the host's other work.
-        late: work had been launched on the idle device but had not started yet.
-        other: the device was idle for an unknown reason.
-        garbage: Python collected garbage in steps that were not recorded.
-        unseen: the rest of the plain step, which no recorded part explains.
-    """
-
-    compute: float = 0.0
-    copy: float = 0.0
-    communication: float = 0.0
-    queued: float = 0.0
-    loader: float = 0.0
-    sync: float = 0.0
-    other: float = 0.0
-    late: float = 0.0
-    host: float = 0.0
-    garbage: float = 0.0
-    unseen: float = 0.0
-
-    @property
-    def busy(self) -> float:
-        return self.compute + self.copy + self.communication
-
-
-def parts_of(device: DeviceTime, num_steps: float) -> Parts:
-    """Return the parts of a recorded step on this device. Copies that run under a collective count as communication."""
-    overlap, idle = device.overlap, device.idle
-    communication_s = overlap.communication_s + overlap.copy_and_communication_s
-    late_s = min(device.late_s, idle.kernel_s)
-    return Parts(
-        compute=max(0.0, device.busy_s - overlap.copy_s - communication_s) / num_steps,
-        copy=overlap.copy_s / num_steps,
-        communication=communication_s / num_steps,
-        queued=(idle.kernel_s - late_s) / num_steps,
-        loader=idle.loader_s / num_steps,
-        sync=idle.sync_s / num_steps,
-        other=idle.other_s / num_steps,
-        late=late_s / num_steps,
-        host=idle.host_s / num_steps,
-    )
-
-
-def without_first_gap(seen: Parts, device: DeviceTime, num_steps: float) -> Parts:
-    """Return the recorded step without the idle time at its start, when the device waited for the recorder."""
-    first, usual = device.first_gap, device.usual_gap
-    if first is None or usual is None:
-        return seen
-
-    def instead(name: str) -> float:
-        part_s: float = getattr(seen, name)
-        beyond_s: float = getattr(usual, f"{name}_s") - getattr(first, f"{name}_s")
-        return max(0.0, part_s + beyond_s / num_steps)
-
-    return msgspec.structs.replace(seen, **{name: instead(name) for name in ("host", "loader", "sync", "other")})
-
-
-def plain_parts(
-    seen: Parts, step_s: float, wait_s: float, *, most_wait_s: float = 0.0, garbage_s: float = 0.0
-) -> Parts:
-    """Rescale the recorded step `seen` to a plain step of `step_s` seconds.
-
-    Every part keeps its seconds as far as the plain step has room for them, in this order: the device's own time,
-    queued work, the loader, synchronisations, unknown waits, and the host with work that started late. If the plain
-    step is longer than all parts together, some steps outside the recording were slow. Their extra time goes to the
-    loader and to garbage collection, up to what was measured for these, and the rest to `unseen`.
-
-    Args:
-        wait_s: seconds of a plain step in which the host waited for the loader and the device was idle.
-        most_wait_s: seconds of a plain step in which the host waited for the loader, with an idle or busy device.
-        garbage_s: seconds of a plain step that garbage collection takes.
-    """
-    fits = min(1.0, step_s / seen.busy) if seen.busy else 1.0
-    left_s = max(0.0, step_s - seen.busy * fits)
-    kept: dict[str, float] = {}
-    for name, wanted_s in (("queued", seen.queued), ("loader", wait_s), ("sync", seen.sync), ("other", seen.other)):
-        kept[name] = min(wanted_s, left_s)
-        left_s -= kept[name]
-    waited = seen.late + seen.host
-    host_s = min(waited, left_s)
-    late = host_s * seen.late / waited if waited else 0.0
-    left_s -= host_s
-    more = min(left_s, max(0.0, most_wait_s - kept["loader"]))
-    kept["loader"] += more
-    garbage = min(left_s - more, garbage_s)
-    return Parts(
-        compute=seen.compute * fits,
-        copy=seen.copy * fits,
-        communication=seen.communication * fits,
-        late=late,
-        host=max(0.0, host_s - late),
-        garbage=garbage,
-        unseen=max(0.0, left_s - more - garbage),
-        **kept,
-    )
-
 
 NOTED_SHORTER = 0.05
 """Relative difference between a plain step and the recorded parts from which on the diagnosis has a note on it."""
@@ -162,7 +55,8 @@ def attribute(
     """Split a step of the plain window into parts, and return the most that each cause in the trace can cost of it.
 
     Args:
-        uses_device: whether the program is known to use a device; if so, a trace without device work is useless.
+        uses_device: whether the program is known to use a device; if so, a trace without device work is
+            useless.
         slowed: recorded over plain step time, if the trace was already rescaled to the plain step.
         garbage_s: seconds of a plain step that garbage collection takes.
         without: for each cause, the seconds that a step of the trace would save without that cause.
@@ -213,8 +107,9 @@ def _recorded(trace: TraceSummary) -> _Recorded | Unknown:
         return Unknown("the trace contains no work")
     if not trace.num_steps:
         return Unknown("the steps in the trace are not known")
-    late = _slowest_rank(trace)
-    # Without a late rank, as for the trace's own shares: take the device with the longest window, then the busiest.
+    late = slowest_rank(trace)
+    # Without a late rank, as for the trace's own shares: take the device with the longest window, then the
+    # busiest.
     device = max(trace.devices, key=lambda row: (row.rank == late, row.window_s, row.busy_s), default=None)
     hosts = [row for row in trace.hosts if device is None or row.rank == device.rank]
     host = max(hosts, key=lambda row: (row.rank == late, row.window_s), default=None)
@@ -222,7 +117,7 @@ def _recorded(trace: TraceSummary) -> _Recorded | Unknown:
     return _Recorded(window_s / trace.num_steps, trace.num_steps, device, host)
 
 
-def _slowest_rank(trace: TraceSummary) -> int | None:
+def slowest_rank(trace: TraceSummary) -> int | None:
     """Return the rank that the others wait for, since only this rank's step shows what they wait for."""
     return trace.ranks.stragglers[0].rank if trace.ranks is not None and trace.ranks.stragglers else None
 
@@ -238,8 +133,8 @@ def _on_device(timing: Timing, recorded: _Recorded, device: DeviceTime, garbage_
 def _idle_in_loader(timing: Timing, recorded_idle_s: float, recorded: _Recorded) -> float:
     """Return the seconds of a plain step in which the host waited for the loader and the device was idle.
 
-    While the host waits, the device works off its queue, which takes as long as in the trace. If another thread draws
-    from the loader, or the loader was not timed, the wait is taken from the trace alone.
+    While the host waits, the device works off its queue, which takes as long as in the trace. If another
+    thread draws from the loader, or the loader was not timed, the wait is taken from the trace alone.
     """
     host = recorded.host
     if timing.wait_s is None or (host is not None and host.loader_in_background):
@@ -301,8 +196,8 @@ def _loss(cause: Cause, seen: Parts, plain: Parts, trace: TraceSummary, recorded
     if recorded.device is None and cause.id in AS_RECORDED:
         share = cause.share
     elif cause.id == IMBALANCE:
-        # Ranks wait for the slowest one. Its shares are used, and it waits least, so the wait is a share of the exposed
-        # communication of the other ranks, whose steps are as long.
+        # Ranks wait for the slowest one. Its shares are used, and it waits least, so the wait is a share of
+        # the exposed communication of the other ranks, whose steps are as long.
         exposed_s = max((row.exposed_s for row in trace.communication), default=0.0)
         share = min(cause.lost_s, exposed_s) / recorded.num_steps / max(step_s, recorded.step_s)
     else:
@@ -338,65 +233,12 @@ def _notes(timing: Timing, seen: Parts, plain: Parts, slowed: float, *, has_devi
         f"{unseen} of a plain step are not in the recorded ones: other steps had more to do, or are slow "
         f"now and then ({spread}). What they waited for is not known."
     )
-    found = [slower] * (slowed > 1 + NOTED_SLOWER)
+    found = []
+    if slowed > 1 + NOTED_SLOWER:
+        found = [slower]
     if has_device and seen.busy > timing.step_s * (1 + NOTED_SHORTER):
         found = [shorter]
     # Without a device, a recorder that slowed everything explains the time that recorded steps do not have.
     if plain.unseen > NOTED_SHORTER * timing.step_s and (has_device or not found):
         found.append(longer)
     return found
-
-
-def attributed(
-    processes: Sequence[ProcessState], trace: TraceSummary | Unknown, timelines: Sequence[Timeline] = ()
-) -> Attribution | Unknown:
-    """Return the parts of a step of the slowest rank, or of the first if none is late.
-
-    Args:
-        timelines: the timelines that `trace` summarises; each is rescaled to the plain step as a whole.
-    """
-    if not processes:
-        return Unknown("no process of the command made steps")
-    late = None if isinstance(trace, Unknown) else _slowest_rank(trace)
-    process = next((one for one in processes if one.rank == late and late is not None), processes[0])
-    timing = process.timing
-    if isinstance(timing, Unknown):
-        return timing
-    if isinstance(trace, Unknown):
-        return Unknown(f"nothing was recorded: {trace.reason.rstrip('.')}")
-    slowed, without, predicted = None, {}, {}
-    if timelines and trace.window_s and trace.num_steps:
-        slowed = trace.window_s / trace.num_steps / timing.step_s
-        brought = [retimed(timeline, timing.step_s, timing.wait_s) for timeline in timelines]
-        alone, of_job = summarise([timeline for timeline, _ in brought]), trace
-        # Each rank was rescaled by itself; only the comparison of all ranks shows which rank waits for which.
-        both = [row for one in (of_job, alone) for row in one.causes if (row.id == IMBALANCE) is (one is of_job)]
-        trace = msgspec.structs.replace(alone, causes=both, ranks=of_job.ranks)
-        at = next((at for at, timeline in enumerate(timelines) if timeline.rank == late), 0)
-        without = savings(timelines[at], timing.wait_s, brought[at][1])
-        predicted = predictions(timelines[at], timing.wait_s, brought[at][1])
-    found = attribute(
-        timing,
-        trace,
-        uses_device=uses_device(processes),
-        slowed=slowed,
-        garbage_s=_garbage_s(process),
-        without=without,
-    )
-    return found if isinstance(found, Unknown) else msgspec.structs.replace(found, predicted=predicted)
-
-
-def _garbage_s(process: ProcessState) -> float:
-    """Return the seconds of a plain step that garbage collection takes; 0 if collections were not counted."""
-    found, timing = process.collections, process.timing
-    if isinstance(found, Unknown) or isinstance(timing, Unknown):
-        return 0.0
-    return found.total_s / timing.num_steps
-
-
-def uses_device(processes: Sequence[ProcessState]) -> bool:
-    """Tell whether any process has a model on a CUDA device or used CUDA's allocator."""
-    on_device = any(
-        name.startswith("cuda") for process in processes for model in process.models for name in model.devices
-    )
-    return on_device or any(row.peak_allocated_bytes > 0 for process in processes for row in process.allocators)

@@ -16,10 +16,10 @@ from dynotune.schema.errors import CannotRunHere, from_elsewhere, may_fail
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import RankMemory
 from dynotune.schema.precision import Precision
-from dynotune.schema.run import RunSpec
+from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.task import RecordShapes
 
-NUM_CALLS, LIMIT_S = 10_000, 900.0
+NUM_CALLS = 10_000
 
 
 def live_shapes(

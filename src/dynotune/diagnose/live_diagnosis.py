@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from dynotune import probe
-from dynotune.diagnose.attribute import attributed
 from dynotune.diagnose.forecast import forecast_loader
 from dynotune.diagnose.memory_runs import recorded_memory
 from dynotune.diagnose.profiled import profiled
+from dynotune.diagnose.rank_attribution import attributed
 from dynotune.diagnose.upper_bounds import find_upper_bounds
 from dynotune.diagnose.window import PlainWindow, exact_window
 from dynotune.measure.live import TaskRunner, Watcher, checked_facts, machine_lock
@@ -40,7 +40,7 @@ class LiveDiagnosis:
     This context manager waits until no other dynotune measures, and ends the command on exit.
 
     Args:
-        limit_s: time limit in seconds for each start of the command; None for `run.timeout_s` or 15 minutes.
+        limit_s: time limit in seconds for each start of the command; None for `run.timeout_s` or `LIMIT_S`.
 
     Raises:
         UsageError: the settings or step numbers do not exist, or do not fit together.

@@ -12,7 +12,15 @@ import msgspec
 
 from dynotune import probe
 from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record, failed_parts, state_of_process, with_loading
-from dynotune.measure.live import TaskRunner, cautions, pilot, placement, refuse_failed, refuse_rejected
+from dynotune.measure.live import (
+    TaskRunner,
+    cautions,
+    placement,
+    readiness,
+    refuse_failed,
+    refuse_rejected,
+    window_plan,
+)
 from dynotune.schema.errors import CannotRunHere, TooFewSteps
 from dynotune.schema.observation import ProcessState
 from dynotune.schema.run import Run, RunSpec
@@ -43,10 +51,10 @@ def window_within(record: Record, request: RunSpec) -> TimeWindow:
 
     Raises TooFewSteps: the command makes too few steps for the window.
     """
-    num, first = len(record.steps), pilot.num_steps_to_find(record) + pilot.ROOM_STEPS
+    num, first = len(record.steps), window_plan.num_steps_to_find(record) + window_plan.ROOM_STEPS
     # One step is left over, since the number of steps of two runs may differ by one.
     room = num - first - 1
-    wanted = max(first, request.warmup_steps or pilot.steady_steps(record) or num // 2)
+    wanted = max(first, request.warmup_steps or readiness.steady_steps(record) or num // 2)
     num_steps = request.window_steps or max(FEWEST_STEPS, min(window_steps(record), num - wanted - 1))
     if room < num_steps:
         raise TooFewSteps(num, num_steps, first + 1, fewer="--steps" * (num_steps > FEWEST_STEPS))
@@ -55,7 +63,7 @@ def window_within(record: Record, request: RunSpec) -> TimeWindow:
 
 def window_steps(record: Record) -> int:
     """Choose the number of steps in the window, from the steps made so far."""
-    length = pilot.epoch_steps([record])
+    length = window_plan.epoch_steps([record])
     step_s = _mean_step_s(record, length)
     num = max(USUAL_STEPS, math.ceil(SHORTEST_S / step_s))
     if num < ENOUGH_STEPS and ENOUGH_STEPS * step_s <= ENOUGH_S:
@@ -78,7 +86,7 @@ def _mean_step_s(record: Record, length: int | None) -> float:
     if length is not None and len(made) >= length:
         recent = made[-max(RECENT_STEPS, length) :]
         return max(statistics.fmean(recent[-(len(recent) // length * length) :]), 1e-6)
-    recent = made[pilot.steady_steps(record) or 0 :][-RECENT_STEPS:]
+    recent = made[readiness.steady_steps(record) or 0 :][-RECENT_STEPS:]
     turns = [recent[max(0, end - TURN_STEPS) : end] for end in range(len(recent), 0, -TURN_STEPS)]
     whole = [turn for turn in turns if len(turn) == TURN_STEPS] or turns
     return max(statistics.median(map(statistics.fmean, whole)), 1e-6)

@@ -18,6 +18,9 @@ Phase = Literal["training", "inference"]
 Caches = Literal["warm", "cold"]
 EndedBy = Literal["command", "window", "timeout", "user"]
 
+LIMIT_S = 900.0
+"""Time limit (s) of one run, as long as neither the user nor an earlier run gives one."""
+
 
 class PretendedGpu(msgspec.Struct, frozen=True, kw_only=True):
     """A pretended GPU: the program seems to find it, but it has no memory and does no work."""
@@ -43,7 +46,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         sandbox: whether to work on a copy-on-write view of `cwd`, if the kernel allows it.
         run_to_end: whether the command runs to its own end instead of being ended after the timed window.
         nice: niceness of the command, 0 to 19; 19 yields to everything else.
-        timeout_s: time limit of one run in seconds; None to derive it from earlier runs.
+        timeout_s: time limit of one run in seconds; None to derive it from earlier runs, else `LIMIT_S`.
         lock: whether to wait for another dynotune that measures on the same cores or GPU.
         pretend: the GPU that the program finds in place of the machine's.
         lanes: number of concurrent runs, each with its own GPU and cores; 0 for the number of idle GPUs.

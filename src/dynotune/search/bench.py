@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from dynotune.measure.live import lanes
+from dynotune.measure.live import lane_order, lanes
 from dynotune.recipes import ON_WORKERS
 from dynotune.schema.arm import arm_key
 from dynotune.schema.comparison import Comparison
@@ -105,7 +105,7 @@ class Hosts(Protocol):
 class Bench(Protocol):
     """A command that can be run with the settings of any arm, on a machine or in a simulation."""
 
-    side: lanes.SideBySide
+    side: lane_order.SideBySide
 
     def all_lanes(self) -> list[lanes.Lane]:
         """Return the lanes for blocks and pairs; the baseline's pilot must have run before."""

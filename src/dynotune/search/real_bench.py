@@ -23,32 +23,35 @@ from dynotune.measure.live import (
     Watcher,
     WindowPlan,
     cautions,
+    lane_order,
+    lane_speed,
     lanes,
     limit_s,
-    pilot,
+    readiness,
     refuse_impossible,
     run_settings,
     switching,
+    window_plan,
 )
 from dynotune.probe.facts import num_oom_kills
 from dynotune.schema.arm import ids_of
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.run import RunSpec
+from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting, batches_ahead, over
 from dynotune.schema.study import Block, BlockResult, Estimate, Guarded, Phase, Study, Trial
 from dynotune.search import failures
 from dynotune.search.bench import BASELINE, Arm, Hosts, Tested
 from dynotune.search.earlier import pilots_on_disk
 from dynotune.search.fit import counts
+from dynotune.search.guards import Guards
 from dynotune.search.running import in_place
 from dynotune.search.study_window import num_runs, study_window
-from dynotune.search.within_run import Guards, WithinRun
+from dynotune.search.within_run import WithinRun
 
 # A run that the deadline cuts short is lost, so a run that is nearly done may finish.
 GRACE_RUNS = 0.5
-GUARD_LIMIT_S = 900.0
 STEPS_OF_A_BLOCK = 40
 """Steps of a block, including steps that do not count; a guess until a block has been run."""
 RUNS_WORTH_LANES = 5
@@ -89,9 +92,11 @@ class RealBench:
         self._folder, self._watcher = folder, watcher
         self._facts, self._budget_s, self._guess_s = study.facts, study.budget_s, guess_s
         self._began_s = time.monotonic() - elapsed_s
-        self.side, self._wanted, self._lanes = lanes.SideBySide(), wanted, list[lanes.Lane]()
+        self.side, self._wanted, self._lanes = lane_order.SideBySide(), wanted, list[lanes.Lane]()
         self._notes = lanes.Notes(watcher, study.lane_notes)
-        self._numbers = lanes.numbers(len(study.trials), (trial.run for trial in study.trials if "/" not in trial.run))
+        self._numbers = lane_order.numbers(
+            len(study.trials), (trial.run for trial in study.trials if "/" not in trial.run)
+        )
         self._hosts = hosts
         # If the lane's host is lost, its block runs here, beside the first lane's.
         self._turn = threading.Lock() if hosts is not None else contextlib.nullcontext()
@@ -138,7 +143,7 @@ class RealBench:
             elif alone is not None:
                 self._within.end()
                 launch, run = self._lane_pilot, self._request
-                self._lanes = lanes.alike(run, self._wanted, alone, self.side, launch, self._notes)
+                self._lanes = lane_speed.alike(run, self._wanted, alone, self.side, launch, self._notes)
         return self._lanes
 
     def _lane_pilot(self, lane: lanes.Lane) -> Outcome:
@@ -169,7 +174,7 @@ class RealBench:
         begun = Trial(arm=arm.key, phase="pilot", block=0, ended="unchecked", began_s=self.elapsed_s())
         if not self._guards.is_known(arm):
             self._watcher.running(f"losses or outputs: {arm.key}")
-        found = self._guards.of(arm, min(GUARD_LIMIT_S, self._time_left_s(arm)))
+        found = self._guards.of(arm, min(LIMIT_S, self._time_left_s(arm)))
         if found is None or (isinstance(found, Guarded) and found.ok):
             return None
         next(self._numbers)  # the check is one of the trials
@@ -315,7 +320,7 @@ class RealBench:
         """Store the pilot for the window; return why the arm cannot be measured, or "". CannotRunHere if no arm can."""
         try:
             if not self._is_planned:
-                pilot.plan_window(self._request, [self._pilots.get(BASELINE.key, outcome), outcome])
+                window_plan.plan_window(self._request, [self._pilots.get(BASELINE.key, outcome), outcome])
             else:
                 self._planned_s[arm.key] = self._own_s(arm.key, outcome, self.run_s(BASELINE))
         except CannotRunHere as error:
@@ -323,7 +328,7 @@ class RealBench:
                 raise
             return error.message
         self._keep_pilot(arm.key, outcome)
-        found = pilot.steady_steps(outcome.records[0])
+        found = readiness.steady_steps(outcome.records[0])
         if self._is_planned and (found is None or found > (self._study.run.warmup_steps or 0)):
             what = arm.key or "The command as it is"
             self._warn(f"{what} is not steady when the window begins: what it costs to start counts against it.")
@@ -393,7 +398,7 @@ class RealBench:
         request = replace(
             own, warmup_steps=warmup_steps or own.warmup_steps, window_steps=num_steps or own.window_steps
         )
-        return self._once_warm_s(key, pilot.plan_window(request, [outcome]).run_s, usual_s)
+        return self._once_warm_s(key, window_plan.plan_window(request, [outcome]).run_s, usual_s)
 
     def _once_warm_s(self, key: str, own_s: float, usual_s: float) -> float:
         """Return the seconds of a run of an arm; for an arm that compiles, of a run with warm caches."""

@@ -21,6 +21,15 @@ from dynotune.text import words as formats
 # A disturbed run is repeated at most this often; then its block continues without the run.
 MOST_REPEATS = 2
 LOST = "its host was lost before the block was whole"
+_OUTCOMES: dict[Ended, tuple[OutcomeKind, str]] = {
+    "failed": ("failed", "The command failed with it"),
+    "out-of-memory": ("out-of-memory", "Memory ran out with it"),
+    "rejected": ("rejected", "It did not take effect"),
+    "timeout": ("failed", "The command took longer than its time limit with it"),
+    "wrong-results": ("wrong-results", "Losses or outputs differ beyond the tolerance with it"),
+    "unchecked": ("unchecked", "Its results could not be checked"),
+    "measured": ("failed", "Its run gave no value"),
+}
 
 
 class OutOfTime(Exception):
@@ -224,17 +233,6 @@ def estimate_of(key: str, against: str, phase: Phase, gain: Gain) -> Estimate:
     return Estimate(
         arm=key, against=against, phase=phase, speedup=gain.speedup, ci=gain.ci, num_blocks=gain.num_blocks, p=gain.p
     )
-
-
-_OUTCOMES: dict[Ended, tuple[OutcomeKind, str]] = {
-    "failed": ("failed", "The command failed with it"),
-    "out-of-memory": ("out-of-memory", "Memory ran out with it"),
-    "rejected": ("rejected", "It did not take effect"),
-    "timeout": ("failed", "The command took longer than its time limit with it"),
-    "wrong-results": ("wrong-results", "Losses or outputs differ beyond the tolerance with it"),
-    "unchecked": ("unchecked", "Its results could not be checked"),
-    "measured": ("failed", "Its run gave no value"),
-}
 
 
 def outcome_of_failure(trial: Trial) -> CandidateOutcome:

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dynotune.measure.live import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS, Outcome, WindowPlan, pilot
+from dynotune.measure.live import (
+    MAX_WINDOW_S,
+    MIN_WINDOW_S,
+    MIN_WINDOW_STEPS,
+    Outcome,
+    WindowPlan,
+    readiness,
+    window_plan,
+)
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 from dynotune.schema.study import Study
@@ -39,22 +47,22 @@ def study_window(
 
     Args:
         num_runs: number of runs that the time left should afford.
-        num_ahead: as for `pilot.plan_window`.
+        num_ahead: as for `window_plan.plan_window`.
 
     Raises:
         CannotRunHere: the command ends before it can be timed, or makes too few steps for a verdict.
     """
-    steady = [other for other in others if pilot.steady_steps(other.records[0]) is not None]
+    steady = [other for other in others if readiness.steady_steps(other.records[0]) is not None]
     pilots = [baseline, *steady]
-    plan = functools.partial(pilot.plan_window, num_telling=1, of_start=OF_START, num_ahead=num_ahead)
+    plan = functools.partial(window_plan.plan_window, num_telling=1, of_start=OF_START, num_ahead=num_ahead)
     whole = plan(request, pilots)
     if request.window_steps is not None or not whole.num_steps:
         return whole
-    pilot.refuse_too_short(request, whole)
+    window_plan.refuse_too_short(request, whole)
     fewest = max(
         MIN_WINDOW_STEPS,
         math.ceil(max(MIN_WINDOW_S, LEAST_OF_START * whole.start_s) / whole.step_s),
-        pilot.fewest_steps(request, whole.step_s),
+        window_plan.fewest_steps(request, whole.step_s),
         num_ahead,
     )
     least = min(whole.num_steps, fewest)

@@ -38,7 +38,7 @@ from dynotune.schema.diagnosis import Diagnosis, UpperBound
 from dynotune.schema.errors import CannotRunHere, DynotuneError, RecordError, StatisticsError, UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.knob import WITHOUT_ROUNDING
-from dynotune.schema.run import RunSpec
+from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Attempt, BaseRecipe, BreakEven, Study
 from dynotune.search import asked, sharing
@@ -60,7 +60,6 @@ MOST_OF_DIAGNOSIS = 0.1
 """Share of the budget: after a longer diagnosis, the loader is not isolated."""
 LEAST_WAIT = 0.05
 """Share of a step: if the wait for the loader is shorter, ceilings bound nothing important."""
-DIAGNOSIS_LIMIT_S = 900.0
 BUDGET_S = 180.0
 """Budget of a study in seconds, unless the user gives another."""
 UNKNOWN_RUN_S = 60.0
@@ -305,7 +304,7 @@ class _Attempt:
             settings=settings,
             window_steps=None,
             lock=False,  # the study has already locked the machine
-            timeout_s=min(self._run.timeout_s or DIAGNOSIS_LIMIT_S, self.study.budget_s),
+            timeout_s=min(self._run.timeout_s or LIMIT_S, self.study.budget_s),
         )
 
     def _diagnose_again(self) -> None:

@@ -1,9 +1,5 @@
-"""Compare arms within one live run of the user's command, which continues from one comparison to the next.
+"""Compare arms within one live run of the user's command, which continues from one comparison to the next."""
 
-Losses or outputs of each set of settings that may change rounding are compared with the baseline's, once per set.
-"""
-
-import hashlib
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,80 +7,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from dynotune.launch.process import has_room
-from dynotune.measure.checks import guard, guarded, rounding
+from dynotune.measure.checks import rounding
 from dynotune.measure.comparison import in_process, judge_comparison
 from dynotune.measure.live import Block, TaskRunner, Watcher, switching
 from dynotune.schema.comparison import MIN_PAIRS, Comparison
-from dynotune.schema.errors import DynotuneError
-from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.facts import Facts
 from dynotune.schema.run import RunSpec
-from dynotune.schema.study import Estimate, Guarded
-from dynotune.search.bench import Arm, Tested, arm
+from dynotune.schema.study import Estimate
+from dynotune.search.bench import Arm, Tested
+from dynotune.search.guards import Guards
 from dynotune.text import words
-
-
-class Guards:
-    """Results of guards so far; `known`: results of earlier attempts. All arms share the baseline's runs."""
-
-    def __init__(self, run: RunSpec, folder: Path, facts: Facts, known: Sequence[Guarded]) -> None:
-        self._run, self._folder, self._facts = run, folder, facts
-        self.own: guard.Own | Unknown | None = None
-        """Results of the baseline, once this attempt has run it or tried to."""
-        self._found: dict[str, Guarded | Unknown] = {one.arm: one for one in known}
-
-    def of(self, one: Arm, limit_s: float) -> Guarded | Unknown | None:
-        """Compare the arm's results; None if none of its settings changes rounding. `limit_s`: seconds for each run.
-
-        Raises CannotRunHere: the disk is full.
-        """
-        chosen = arm(guarded(one.settings))
-        if not self.is_known(one):
-            self._found[chosen.key] = self._compare(chosen, limit_s)
-        return self._known(chosen)
-
-    @property
-    def told(self) -> list[Guarded]:
-        """Return the known results in the order in which they were found."""
-        return [one for one in self._found.values() if isinstance(one, Guarded)]
-
-    def seen(self, one: Arm, event: dict[str, Any]) -> None:
-        """Keep a comparison of calls within a running program if its results are right; else separate runs decide.
-
-        A decoder changes the inputs of calls, which are the same for both calls that were compared.
-        """
-        chosen = arm([setting for setting in guarded(one.settings) if setting.knob != "decode.backend"])
-        if self.is_known(chosen):
-            return
-        found = guard.within(chosen.settings, event)
-        if isinstance(found, Guarded) and found.ok:
-            self._found[chosen.key] = found
-
-    def is_known(self, one: Arm) -> bool:
-        """Return whether the result is known without a run."""
-        chosen = arm(guarded(one.settings))
-        return not chosen.settings or self._known(chosen) is not None
-
-    def _known(self, chosen: Arm) -> Guarded | Unknown | None:
-        """Return the known result of these settings, or of more settings that leave results right: fewer then do."""
-        if not chosen.settings or chosen.key in self._found:
-            return self._found.get(chosen.key)
-        ids = set(map(str, chosen.settings))
-        return next((one for one in self.told if one.ok and ids <= one.ids), None)
-
-    def _compare(self, chosen: Arm, limit_s: float) -> Guarded | Unknown:
-        try:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            runs = guard.Guard(self._run, self._folder, self._facts, limit_s)
-            if self.own is None:
-                self.own = runs.baseline()
-            name = f"guard-{hashlib.sha256(chosen.key.encode()).hexdigest()[:12]}"
-            return self.own if isinstance(self.own, Unknown) else runs.compare(chosen.settings, self.own, name)
-        except DynotuneError as error:
-            if not has_room(self._folder):
-                raise
-            return Unknown(error.message)
-
 
 NUM_RESULTS = 3
 """Calls of an arm within a live run whose results are compared."""

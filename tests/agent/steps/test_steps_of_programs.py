@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dynotune.launch.records.record import COMPILED
-from dynotune.measure.live.pilot import num_steps_to_find
+from dynotune.measure.live.window_plan import num_steps_to_find
 
 from ..planned_tasks import window_task
 

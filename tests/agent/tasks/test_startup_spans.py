@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dynotune
-from dynotune.measure.startup import start_run
+from dynotune.measure.startup import phases
 from dynotune.schema.facts import Unknown
 
 SOURCE = Path(dynotune.__file__).parent
@@ -45,13 +45,13 @@ def test_the_phases_of_a_start_sum_to_it_and_the_program_sees_nothing(tmp_path, 
     (record,) = [record for record in ran.records if record.steps]
     assert not record.events.get("error")
     end_s = record.steps[0].end_s
-    found = start_run.phases(record, ran.launched_s, end_s)
+    found = phases.phases(record, ran.launched_s, end_s)
     known = [value for value in found.values() if not isinstance(value, Unknown)]
     assert sum(known) == pytest.approx(end_s - ran.launched_s)
     for phase in ("interpreter", "agent", "torch_import", "weights", "imports_before_torch", "first_step"):
         assert found[phase] > 0, phase
     assert found["compile"] == 0.0  # looked for, and there was none
-    assert "torch" in dict(start_run.imports(record))
+    assert "torch" in dict(phases.imports(record))
 
 
 COMPILES = """

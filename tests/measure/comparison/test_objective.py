@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from dynotune.measure.comparison import objective
 from dynotune.measure.comparison.objective import unit_of, value
-from dynotune.measure.live import pilot
+from dynotune.measure.comparison.pair_plan import plan
+from dynotune.measure.live import window_plan
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import FirstStep, plan, plan_window
+from dynotune.measure.live.readiness import FirstStep
 from dynotune.measure.live.request import CompareRequest
+from dynotune.measure.live.window_plan import plan_window
 from dynotune.schema.errors import CannotRunHere, StatisticsError
 from dynotune.schema.facts import Unknown
 
@@ -203,6 +205,6 @@ def test_a_program_that_ends_too_early_for_its_objective_is_refused(name):
 def test_a_budget_that_affords_few_pairs_still_gives_each_the_steps_of_a_percentile():
     pilots = [outcome(records=[record([0.05] * 100)]) for _ in range(2)]
     planned, num_pairs = plan(CompareRequest(run=request_for("latency-p99"), candidate=[]), pilots, 130.0)
-    assert planned.num_steps >= pilot.FEW_P99_STEPS
+    assert planned.num_steps >= window_plan.FEW_P99_STEPS
     assert 4 <= num_pairs < 12
     assert 2 * num_pairs * planned.run_s <= 130.0

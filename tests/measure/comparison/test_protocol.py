@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from dynotune import probe
 from dynotune.launch.process import sandbox
-from dynotune.measure.comparison import protocol, stats
-from dynotune.measure.live import lanes
+from dynotune.measure.comparison import protocol, schedule
+from dynotune.measure.live import lane_speed, lanes
 from dynotune.measure.live.request import CompareRequest
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
@@ -95,7 +95,7 @@ def test_a_pilot_of_each_arm_comes_first_and_then_pairs_in_the_order_of_the_sche
     comparison = compare(seed=5)
     assert runs.names[:2] == ["pilot-baseline", "pilot-candidate"]
     order = [name.partition("-")[2] for name in measured(runs)[::2]]
-    assert order == stats.orders(4, 5)[:3]
+    assert order == schedule.orders(4, 5)[:3]
     assert [pair.first for pair in comparison.pairs] == order
     assert [name[:3] for name in measured(runs)] == ["001", "001", "002", "002", "003", "003"]
 
@@ -133,7 +133,7 @@ def test_it_ends_at_the_first_look_that_settles_it(compare, runs):
 def test_a_void_pair_is_repeated_in_its_own_order_and_kept_aside(compare, runs, watcher):
     runs.instead["002-baseline"] = disturbed
     comparison = compare(max_pairs=8, seed=1)
-    order = stats.orders(8, 1)
+    order = schedule.orders(8, 1)
     assert [voided.pair for voided in comparison.voided] == [2]
     assert comparison.voided[0].reason == "another process computes on GPU 0"
     assert comparison.voided[0].values is not None
@@ -429,10 +429,10 @@ def test_resuming_goes_on_with_the_same_window_order_and_number_of_pairs(interru
     comparison = resume()
     assert comparison.verdict == "faster"
     assert measured(runs)[0][:3] == "003"
-    assert [pair.first for pair in comparison.pairs] == stats.orders(8, 3)[: len(comparison.pairs)]
+    assert [pair.first for pair in comparison.pairs] == schedule.orders(8, 3)[: len(comparison.pairs)]
     assert {(a.warmup_steps, a.window_steps) for a in runs.asked[2:]} == {(7, 60)}
     assert comparison.max_pairs == 8
-    assert comparison.num_pairs in stats.looks(8)
+    assert comparison.num_pairs in schedule.looks(8)
 
 
 def test_resuming_with_a_budget_adds_and_takes_no_look(interrupted, resume):
@@ -555,7 +555,7 @@ def two_lanes(monkeypatch):
     made = [lanes.Lane(number, f"GPU-{number}", frozenset(os.sched_getaffinity(0))) for number in (1, 2)]
     monkeypatch.setattr(lanes, "refuse_impossible", lambda run, settings: None)
     monkeypatch.setattr(lanes, "wanted", lambda run, watcher: made if run.lanes == 2 else [])
-    monkeypatch.setattr(lanes, "divide", lambda among, cores: [*among])
+    monkeypatch.setattr(lane_speed, "divide", lambda among, cores: [*among])
     return made
 
 
@@ -585,7 +585,7 @@ def test_both_runs_of_a_pair_and_both_pairs_of_a_block_are_in_one_lane(compare, 
     for pair in comparison.pairs:
         ran_on = {gpus[name.rpartition("/")[2]] for name in (pair.baseline_run, pair.candidate_run)}
         assert ran_on == {two_lanes[pair.lane - 1].gpu}
-    assert [pair.first for pair in comparison.pairs] == stats.orders(8, 0)
+    assert [pair.first for pair in comparison.pairs] == schedule.orders(8, 0)
     # The pilots had the whole machine, but for those that say whether lanes are alike.
     pilots = {name: gpu for name, gpu in gpus.items() if name.startswith("pilot")}
     assert pilots == {
@@ -613,7 +613,7 @@ def test_what_lanes_say_does_not_depend_on_which_of_them_ends_first(compare, two
     comparison = compare(lanes=2)
     assert [pair.lane for pair in comparison.pairs] == [1, 1, 2]
     assert comparison.verdict == "faster"
-    assert [pair.first for pair in comparison.pairs] == stats.orders(4, 0)[:3]
+    assert [pair.first for pair in comparison.pairs] == schedule.orders(4, 0)[:3]
 
 
 def test_a_void_pair_is_repeated_in_its_own_lane_and_order(compare, two_lanes, gpus, runs):
@@ -621,7 +621,7 @@ def test_a_void_pair_is_repeated_in_its_own_lane_and_order(compare, two_lanes, g
     runs.instead["001-baseline"] = disturbed
     comparison = compare(lanes=2, max_pairs=8)
     assert [pair.lane for pair in comparison.pairs] == [1, 1, 2, 2, 1, 1, 2, 2]
-    assert [pair.first for pair in comparison.pairs] == stats.orders(8, 0)
+    assert [pair.first for pair in comparison.pairs] == schedule.orders(8, 0)
     assert [voided.values.lane for voided in comparison.voided] == [1]
     assert len({pair.baseline_run for pair in comparison.pairs}) == 8
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.measure.comparison.stats import looks, orders
+from dynotune.measure.comparison.schedule import looks, orders
 from dynotune.schema.comparison import LOOKS
 from dynotune.schema.errors import UsageError
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from dynotune.measure.comparison import stats
-from dynotune.measure.comparison.boundary import nominal_levels
-from dynotune.measure.comparison.stats import SequentialResult, judge, looks, orders, sign_flip_p
+from dynotune.measure.comparison.looks import nominal_levels
+from dynotune.measure.comparison.schedule import looks, orders
+from dynotune.measure.comparison.stats import SequentialResult, judge, sign_flip_p
 from dynotune.schema.comparison import LOOKS, MAX_PAIRS, Pair, Spread
 from dynotune.schema.errors import DynotuneError, StatisticsError, UsageError
 
@@ -555,7 +556,7 @@ def test_of_true_effects_of_three_percent_nearly_all_are_found() -> None:
 def test_scipy_is_not_loaded_before_a_judgement_is_asked_for() -> None:
     program = (
         "import sys, dynotune.measure.comparison.stats;"
-        "import dynotune.measure.live.warmup;"
+        "import dynotune.measure.live.warmup, dynotune.measure.live.window_length;"
         "sys.exit(any(name in sys.modules for name in ('scipy', 'numpy')))"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.launch.records.record import Record
-from dynotune.measure.startup import start_run
-from dynotune.measure.startup.start_run import split
+from dynotune.measure.startup import phases
+from dynotune.measure.startup.phases import split
 from dynotune.schema.facts import Unknown
 from dynotune.schema.startup import PHASES, Span
 
@@ -76,15 +76,15 @@ def test_imports_before_torch_are_told_from_those_after_also_where_another_modul
     made = started(
         ("imports", 0.6, 1.0, "yaml"), ("imports", 1.0, 5.0, "vision"), ("torch_import", 2.0, 4.0, "torch")
     )  # fmt: skip
-    found = start_run.phases(made, 0.0, 10.0)
+    found = phases.phases(made, 0.0, 10.0)
     assert found["imports_before_torch"] == pytest.approx(1.4)
     assert found["torch_import"] == pytest.approx(2.0)
     assert found["imports"] == pytest.approx(1.0)
-    assert start_run.imports(made)[0] == ("vision", 4.0)
+    assert phases.imports(made)[0] == ("vision", 4.0)
 
 
 def test_all_phases_are_told_in_their_order_and_sum_to_the_start():
-    found = start_run.phases(started(("compile", 9.2, 9.7, ""), wait_s=0.1), 0.0, 10.0)
+    found = phases.phases(started(("compile", 9.2, 9.7, ""), wait_s=0.1), 0.0, 10.0)
     assert list(found) == list(PHASES)
     assert sum(found.values()) == pytest.approx(10.0)
     assert (found["compile"], found["first_batch"], found["first_step"]) == pytest.approx((0.5, 0.1, 0.4))
@@ -92,31 +92,31 @@ def test_all_phases_are_told_in_their_order_and_sum_to_the_start():
 
 
 def test_the_wait_for_a_batch_is_no_more_than_the_step_that_it_is_part_of():
-    found = start_run.phases(started(wait_s=7.0), 0.0, 10.0)
+    found = phases.phases(started(wait_s=7.0), 0.0, 10.0)
     assert (found["first_batch"], found["first_step"]) == (1.0, 0.0)
     assert sum(found.values()) == pytest.approx(10.0)
 
 
 def test_a_step_that_begins_with_a_call_began_when_the_call_did():
     made = started(step="call Net", root={"event": "root", "at_s": 7.0})
-    assert start_run.phases(made, 0.0, 10.0)["first_step"] == pytest.approx(3.0)
+    assert phases.phases(made, 0.0, 10.0)["first_step"] == pytest.approx(3.0)
     drawn = started(root={"event": "root", "at_s": 7.0})
-    assert start_run.phases(drawn, 0.0, 10.0)["first_step"] == pytest.approx(1.0)
+    assert phases.phases(drawn, 0.0, 10.0)["first_step"] == pytest.approx(1.0)
 
 
 def test_what_came_before_the_process_is_the_launchers():
-    found = start_run.phases(started(starting_process={"started_s": 0.3}), 0.0, 10.0)
+    found = phases.phases(started(starting_process={"started_s": 0.3}), 0.0, 10.0)
     assert (found["launcher"], found["interpreter"]) == pytest.approx((0.3, 0.2))
     # A clock that says something impossible says nothing.
     for odd in (-5.0, 0.7, "soon"):
-        found = start_run.phases(started(starting_process={"started_s": odd}), 0.0, 10.0)
+        found = phases.phases(started(starting_process={"started_s": odd}), 0.0, 10.0)
         assert (found["launcher"], found["interpreter"]) == pytest.approx((0.0, 0.5))
 
 
 def test_what_could_not_be_seen_is_unknown_with_its_reason_and_lies_in_the_rest():
     made = started(("cuda_start", 2.0, 3.0, ""))
     made.events["starting"] = [{"event": "starting", "unknown": {"model_build": "too old"}}]
-    found = start_run.phases(made, 0.0, 10.0)
+    found = phases.phases(made, 0.0, 10.0)
     assert found["model_build"] == Unknown("too old")
     assert sum(value for value in found.values() if not isinstance(value, Unknown)) == pytest.approx(10.0)
 
@@ -124,22 +124,22 @@ def test_what_could_not_be_seen_is_unknown_with_its_reason_and_lies_in_the_rest(
 def test_without_torch_its_parts_are_unknown_and_without_a_record_all_are():
     made = started()
     del made.events["starting"]
-    assert isinstance(start_run.phases(made, 0.0, 10.0)["compile"], Unknown)
-    assert all(isinstance(value, Unknown) for value in start_run.phases(record([1.0]), 0.0, 10.0).values())
+    assert isinstance(phases.phases(made, 0.0, 10.0)["compile"], Unknown)
+    assert all(isinstance(value, Unknown) for value in phases.phases(record([1.0]), 0.0, 10.0).values())
 
 
 @pytest.mark.parametrize("damage", [{"phase": "lunch"}, {"begin_s": "soon"}, {"begin_s": None}])
 def test_a_damaged_span_says_nothing_and_those_around_it_stand(damage):
     made = started(("compile", 9.2, 9.7, ""))
     made.events["span"].insert(1, made.events["span"][1] | damage)
-    assert start_run.phases(made, 0.0, 10.0)["compile"] == pytest.approx(0.5)
+    assert phases.phases(made, 0.0, 10.0)["compile"] == pytest.approx(0.5)
 
 
 def test_graphs_that_the_cache_gave_are_told_from_those_that_were_compiled():
     counts = {"fxgraph_cache_hit": 2, "fxgraph_cache_miss": 1, "fxgraph_cache_bypass": 1, "autograd_cache_hit": 9}
-    found = start_run.compiled(started(compiled={"counts": counts, "compile_threads": 8}))
+    found = phases.compiled(started(compiled={"counts": counts, "compile_threads": 8}))
     assert (found.num_found, found.num_missed, found.num_threads) == (2, 2, 8)
-    assert start_run.compiled(started()) is None
+    assert phases.compiled(started()) is None
 
 
 def test_threads_that_overlap_share_no_moment_twice():

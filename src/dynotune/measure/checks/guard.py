@@ -25,20 +25,19 @@ from dynotune.measure.checks import noise
 from dynotune.measure.checks.differences import Apart, LargestDifference, judge, losses_apart, outputs_apart
 from dynotune.measure.checks.readings import Reading, Readings, readings
 from dynotune.measure.checks.tolerance import BY_PRECISION, Tolerance, allowed, guarded
-from dynotune.measure.live import lanes
+from dynotune.measure.live import lane_order, lanes
 from dynotune.measure.live.arm_run import run_settings
 from dynotune.measure.live.outcome import refuse_rejected
 from dynotune.schema.arm import arm_key
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.run import RunSpec
+from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Guarded
 from dynotune.schema.task import CheckResults
 
 NUM_VALUES = 24
 PLAIN = CheckResults(num_values=NUM_VALUES, still=True)
-LIMIT_S = 900.0
 NOTHING_ROUNDS = "none of its settings changes how numbers are rounded, and that alone"
 NOTHING_SEEN = "beside that nothing can be seen"
 MOST_ALLOWED = 0.5
@@ -116,7 +115,7 @@ class Guard(msgspec.Struct, frozen=True):
         if (num := min(own.first[0].room, len(asked))) < 2:
             return
         cpus, begun = frozenset(probe.host.usable_cpus()), {}
-        with lanes.SideBySide() as side:
+        with lane_order.SideBySide() as side:
             runs = msgspec.structs.replace(self, made={}, go_on=side.go_on)
             for at, (name, settings, how) in enumerate(asked):
                 lane = lanes.Lane(1 + at % num, cpus=cpus)

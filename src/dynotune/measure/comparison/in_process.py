@@ -15,12 +15,12 @@ from dynotune import knobs
 from dynotune.measure.comparison.stats import SequentialResult, judge_comparison
 from dynotune.measure.live.baseline_shift import why_not_proof
 from dynotune.measure.live.blocks import Block, counts_samples
-from dynotune.measure.live.pilot import PILOT_LIMIT_S
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.switching import HAS_ALREADY, SwitchedArms, switch_arms
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.arm import arm_key
 from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Comparison, Pair
+from dynotune.schema.run import LIMIT_S
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
@@ -102,7 +102,7 @@ def compare_within(
     found = switch_arms(
         request.run,
         [arm],
-        request.budget_s or request.run.timeout_s or PILOT_LIMIT_S,
+        request.budget_s or request.run.timeout_s or LIMIT_S,
         folder=folder,
         facts=comparison.facts,
         watcher=watcher,

@@ -8,7 +8,7 @@ from dynotune import probe
 from dynotune.launch.records import Record
 from dynotune.measure.comparison import summary
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import FEW_P99_STEPS
+from dynotune.measure.live.window_plan import FEW_P99_STEPS
 from dynotune.schema.comparison import ArmName
 from dynotune.schema.errors import CannotRunHere, StatisticsError
 from dynotune.schema.facts import Unknown
@@ -27,7 +27,7 @@ def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
     - `energy`: joules that the used GPUs took in the window, per sample or step.
 
     Args:
-        outcome: result of `run_arm`, with its records.
+        outcome: result of `run_settings`, with its records.
         unit: unit that the pilots could count.
 
     Raises StatisticsError: the value of this run is unknown.

@@ -9,15 +9,27 @@ import msgspec
 from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import fresh_folder, origin, variants
-from dynotune.measure.comparison import in_process, launched, objective, summary
-from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison, orders
-from dynotune.measure.live import cautions, lanes, pilot, switching
+from dynotune.measure.comparison import in_process, launched, objective, pair_plan, summary
+from dynotune.measure.comparison.schedule import orders
+from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison
+from dynotune.measure.live import (
+    cautions,
+    compilation,
+    lane_order,
+    lane_speed,
+    lanes,
+    readiness,
+    switching,
+    time_limit,
+)
 from dynotune.measure.live.arm_run import refuse_impossible, run_settings
-from dynotune.measure.live.machine import check, facts_of, machine_lock, refuse_another_machine
+from dynotune.measure.live.machine import check, facts_of, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome, refuse_rejected
 from dynotune.measure.live.request import CompareRequest, Watcher
+from dynotune.measure.live.reservation import machine_lock
 from dynotune.measure.live.task_runner import TaskRunner
-from dynotune.measure.live.warmup import MIN_WINDOW_S
+from dynotune.measure.live.window_length import MIN_WINDOW_S
+from dynotune.measure.live.window_plan import WindowPlan, plan_window
 from dynotune.schema import document, resumption
 from dynotune.schema.comparison import MIN_PAIRS, PRECISION, ArmName, Comparison, FailedArm, Pair, Voided
 from dynotune.schema.errors import CommandFailed, DynotuneError, RecordError, UsageError
@@ -148,11 +160,11 @@ class _Session:
         self._watcher, self._runner = watcher, runner
         self._began_s = time.monotonic()
         self._outcomes: list[Outcome] = []
-        self._first_steps: dict[ArmName, pilot.FirstStep] = {}
-        self._lanes, self._side, self._notes = list[lanes.Lane](), lanes.SideBySide(), lanes.Notes(watcher)
+        self._first_steps: dict[ArmName, readiness.FirstStep] = {}
+        self._lanes, self._side, self._notes = list[lanes.Lane](), lane_order.SideBySide(), lanes.Notes(watcher)
         made = [*comparison.pairs, *(one.values for one in comparison.voided if one.values is not None)]
         num = len(comparison.pairs) + len(comparison.voided)
-        self._numbers = lanes.numbers(num, (pair.baseline_run for pair in made))
+        self._numbers = lane_order.numbers(num, (pair.baseline_run for pair in made))
 
     def run(self) -> Comparison:
         if _is_over(self._comparison):
@@ -226,19 +238,19 @@ class _Session:
 
     # Pilots
 
-    def _pilots(self) -> pilot.WindowPlan:
+    def _pilots(self) -> WindowPlan:
         said = cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         outcomes = [self._pilot(arm, f"pilot-{arm}") for arm in ARMS]
-        run, limit = self._request.run, pilot.limit_s(self._request.run, None)
+        run, limit = self._request.run, time_limit.limit_s(self._request.run, None)
 
         def launch(lane: lanes.Lane) -> Outcome:
             return self._launch("baseline", f"pilot-lane-{lane.number}", limit, None, lane)
 
-        self._lanes = lanes.alike(run, self._lanes, outcomes[0], self._side, launch, self._notes)
+        self._lanes = lane_speed.alike(run, self._lanes, outcomes[0], self._side, launch, self._notes)
         self._update(lane_notes=self._notes.said)
         if self._comparison.run_s is not None:
             # On resuming, the recorded plan stays in force, whatever these pilots show. Resuming adds no look.
-            return pilot.plan_window(self._request.run, outcomes)
+            return plan_window(self._request.run, outcomes)
         window, most = self._plan(outcomes)
         max_pairs = min(most, self._comparison.max_pairs)
         if most < self._comparison.max_pairs:
@@ -265,22 +277,22 @@ class _Session:
 
     def _pilot(self, arm: ArmName, name: str) -> Outcome:
         self._watcher.running(f"pilot: {arm}")
-        outcome = self._launch(arm, name, pilot.limit_s(self._request.run, None), window=None)
-        self._first_steps[arm] = pilot.FirstStep(outcome)
+        outcome = self._launch(arm, name, time_limit.limit_s(self._request.run, None), window=None)
+        self._first_steps[arm] = readiness.FirstStep(outcome)
         return outcome
 
-    def _plan(self, outcomes: list[Outcome]) -> tuple[pilot.WindowPlan, int]:
+    def _plan(self, outcomes: list[Outcome]) -> tuple[WindowPlan, int]:
         """Plan the window and the number of pairs. If only the pilots' cold caches prevent a plan, repeat the pilots.
 
         Raises CannotRunHere, UsageError: as for `plan`.
         """
         try:
-            return pilot.plan(self._request, outcomes, self._left_s(), num_lanes=len(self._lanes))
+            return pair_plan.plan(self._request, outcomes, self._left_s(), num_lanes=len(self._lanes))
         except UsageError:
             baseline, candidate = outcomes
             at_best = [
-                pilot.found_warm(baseline, candidate, is_first=True),
-                pilot.found_warm(candidate, baseline, is_first=False),
+                compilation.found_warm(baseline, candidate, is_first=True),
+                compilation.found_warm(candidate, baseline, is_first=False),
             ]
             if not self._would_do_warm(outcomes, at_best):
                 raise
@@ -289,7 +301,7 @@ class _Session:
             outcome if found is None else self._pilot(arm, f"pilot-{arm}-warm")
             for arm, outcome, found in zip(ARMS, outcomes, at_best, strict=True)
         ]
-        return pilot.plan(self._request, warm, self._left_s(), cold_kept=1.0, num_lanes=len(self._lanes))
+        return pair_plan.plan(self._request, warm, self._left_s(), cold_kept=1.0, num_lanes=len(self._lanes))
 
     def _would_do_warm(self, outcomes: list[Outcome], at_best: list[Outcome | None]) -> bool:
         """Tell whether the budget may be enough with warm caches, counting the pilots' second runs."""
@@ -297,19 +309,24 @@ class _Session:
         if left_s is None or self._request.run.caches == "cold" or at_best == [None, None]:
             return False
         once_more_s = sum(
-            (outcome.run.wall_s or 0.0) - pilot.compiled_s(outcome) - (found.launched_s - outcome.launched_s)
+            (outcome.run.wall_s or 0.0) - compilation.compiled_s(outcome) - (found.launched_s - outcome.launched_s)
             for outcome, found in zip(outcomes, at_best, strict=True)
             if found is not None
         )
         warm = [found or outcome for outcome, found in zip(outcomes, at_best, strict=True)]
         try:
-            pilot.plan(self._request, warm, left_s - once_more_s, cold_kept=0.0, num_lanes=len(self._lanes))
+            pair_plan.plan(self._request, warm, left_s - once_more_s, cold_kept=0.0, num_lanes=len(self._lanes))
         except UsageError:
             return False
         return True
 
     def _launch(
-        self, arm: ArmName, name: str, limit: float, window: pilot.WindowPlan | None, lane: lanes.Lane = lanes.WHOLE
+        self,
+        arm: ArmName,
+        name: str,
+        limit: float,
+        window: WindowPlan | None,
+        lane: lanes.Lane = lanes.WHOLE,
     ) -> Outcome:
         folder = fresh_folder(self._folder / name)
         try:
@@ -327,7 +344,7 @@ class _Session:
                 whole_epochs=window.whole_epochs if window else 0,
                 enough=self._first_steps[arm]
                 if window
-                else pilot.UntilStep(pilot.Steadiness(self._request.run), self._watcher.say),
+                else readiness.UntilStep(readiness.Steadiness(self._request.run), self._watcher.say),
                 go_on=self._side.go_on,
             )
         except CommandFailed as error:
@@ -344,10 +361,10 @@ class _Session:
 
     # Pairs
 
-    def _pairs(self, window: pilot.WindowPlan) -> None:
+    def _pairs(self, window: WindowPlan) -> None:
         order = orders(self._comparison.max_pairs, self._comparison.run.seed or 0)
         told = ""
-        in_order = lanes.InOrder(
+        in_order = lane_order.InOrder(
             self._side, self._lanes, lambda lane, pair: self._pair(lane, next(self._numbers), order[pair], window, told)
         )
         with self._side:
@@ -365,10 +382,8 @@ class _Session:
         if not self._comparison.within:
             self._summarise()
 
-    def _pair(
-        self, lane: lanes.Lane, number: int, first: ArmName, window: pilot.WindowPlan, so_far: str
-    ) -> Pair | Voided:
-        limit = pilot.limit_s(self._request.run, window.run_s)
+    def _pair(self, lane: lanes.Lane, number: int, first: ArmName, window: WindowPlan, so_far: str) -> Pair | Voided:
+        limit = time_limit.limit_s(self._request.run, window.run_s)
         values: dict[ArmName, float] = {}
         runs: dict[ArmName, Outcome] = {}
         for arm in ARMS if first == ARMS[0] else ARMS[::-1]:

@@ -2,20 +2,16 @@
 
 import functools
 import math
-import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from dynotune.measure.comparison.boundary import nominal_levels
+from dynotune.measure.comparison.looks import nominal_levels
+from dynotune.measure.comparison.schedule import looks
 from dynotune.schema.comparison import (
-    LOOKS,
     MARGIN,
     MAX_PAIRS,
-    MIN_PAIRS,
-    MOST_PAIRS,
-    ArmName,
     Comparison,
     Pair,
     Spread,
@@ -42,36 +38,11 @@ ORDER_MAY_NARROW_FROM = 8
 
 OUT_OF_TIME = "The budget is used up."
 
-_POWER_Z = 0.8416  # normal quantile of 80% power
+POWER_Z = 0.8416
+"""Normal quantile of 80% power."""
+_ANSWER = ("verdict", "speedup", "ci", "num_pairs", "reason", "num_pairs_to_settle")
 _MOST_TO_SETTLE = 1000
 _LARGEST_LOG = 700.0  # exp(710) leaves the range of floats
-
-
-def looks(max_pairs: int) -> tuple[int, ...]:
-    """Return the numbers of valid pairs after which a verdict is possible; the last number is `max_pairs`.
-
-    Raises UsageError: `max_pairs` is not between 2 and 48.
-    """
-    if not MIN_PAIRS <= max_pairs <= MOST_PAIRS:
-        raise UsageError(
-            f"A comparison takes {MIN_PAIRS} to {MOST_PAIRS} pairs, not {max_pairs}.",
-            hint=f"Beyond {MOST_PAIRS} pairs, lengthen the window with --steps: that narrows every pair.",
-        )
-    return (*(look for look in LOOKS if look < max_pairs), max_pairs)
-
-
-def orders(num_pairs: int, seed: int) -> list[ArmName]:
-    """Draw from `seed`, in ABBA or BAAB blocks of two pairs, whether baseline or candidate runs first in each pair.
-
-    A longer list begins with every shorter list of the same seed, so a resumed comparison continues the same order. The
-    next pair to run is number `len(valid pairs)` of this list: a void pair is repeated in its own order. Baseline and
-    candidate are therefore first equally often after every even number of valid pairs.
-    """
-    draw = random.Random(seed)
-    drawn: list[ArmName] = []
-    while len(drawn) < num_pairs:
-        drawn += ("candidate", "baseline") if draw.getrandbits(1) else ("baseline", "candidate")
-    return drawn[:num_pairs]
 
 
 class SequentialResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,9 +74,6 @@ class SequentialResult(msgspec.Struct, frozen=True, kw_only=True):
         """Return the comparison with this result as its answer, and with the fields in `more`."""
         said = {name: getattr(self, name) for name in _ANSWER}
         return msgspec.structs.replace(comparison, **said, **more)
-
-
-_ANSWER = ("verdict", "speedup", "ci", "num_pairs", "reason", "num_pairs_to_settle")
 
 
 def judge(
@@ -346,8 +314,8 @@ def _pairs_to_settle(fit: _Fit, level: float, equivalence_level: float, margin: 
         return None
     sd = fit.se_with_order * math.sqrt(fit.num_pairs)
     distances = (
-        (abs(fit.effect), float(-ndtri(level / 2)) + _POWER_Z),
-        (math.log1p(margin) - abs(fit.effect), float(-ndtri(equivalence_level / 2)) + _POWER_Z),
+        (abs(fit.effect), float(-ndtri(level / 2)) + POWER_Z),
+        (math.log1p(margin) - abs(fit.effect), float(-ndtri(equivalence_level / 2)) + POWER_Z),
     )
     needed = [(sd * z / distance) ** 2 for distance, z in distances if distance > 0]
     if not needed or min(needed) > _MOST_TO_SETTLE:

@@ -8,8 +8,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from dynotune.measure.live.lane_order import most_in_a_lane
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import WindowPlan, most_in_a_lane
+from dynotune.measure.live.window_plan import WindowPlan
 from dynotune.schema import document
 from dynotune.schema.comparison import ArmName, ArmSummary, Comparison
 from dynotune.schema.errors import StatisticsError

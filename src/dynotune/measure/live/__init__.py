@@ -1,21 +1,27 @@
 """Make live runs: one start of the command whose processes carry out tasks and record the times of steps.
 
-`TaskRunner` gives tasks to a live run. `arm_run` runs settings in fresh processes. `pilot` plans a window from a first
-run. `placement` places a task at a step that all ranks reach. `recording` records traces. `switching` compares
-candidates within the live run. `lanes` runs fresh processes side by side. `machine_lock` reserves the machine.
+`TaskRunner` gives tasks to a live run. `arm_run` runs settings in fresh processes. `readiness` decides when a run
+has made enough steps, `window_plan` plans a window from pilots, and `compilation` estimates what a pilot compiled.
+`placement` places a task at a step that all ranks reach. `recording` records traces. `switching` compares candidates
+within the live run. `lanes` chooses lanes, `lane_speed` leaves out slow lanes, and `lane_order` runs fresh processes in
+lanes. `reservation` reserves the machine.
 
 A live run uses `launch` for processes and records, and `probe` for samples. `measure.comparison` gives the verdicts.
 """
 
 from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible, run_settings
 from dynotune.measure.live.blocks import Block
-from dynotune.measure.live.machine import checked_facts, facts_of, machine_lock, refuse_another_machine, shared_facts
+from dynotune.measure.live.compilation import COLD_KEPT, compiles
+from dynotune.measure.live.machine import checked_facts, facts_of, refuse_another_machine, shared_facts
 from dynotune.measure.live.outcome import Outcome, refuse_failed, refuse_rejected, stepping
-from dynotune.measure.live.pilot import COLD_KEPT, FirstStep, Steadiness, WindowPlan, compiles, limit_s, steady_steps
+from dynotune.measure.live.readiness import FirstStep, Steadiness, steady_steps
 from dynotune.measure.live.recording import OTHER_PROFILER, OVERSTATED, Recorder, Recording, record
 from dynotune.measure.live.request import CompareRequest, RecordRequest, StartRequest, Watcher
+from dynotune.measure.live.reservation import machine_lock
 from dynotune.measure.live.task_runner import TaskRunner
-from dynotune.measure.live.warmup import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS
+from dynotune.measure.live.time_limit import limit_s
+from dynotune.measure.live.window_length import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS
+from dynotune.measure.live.window_plan import WindowPlan
 
 __all__ = [
     "COLD_KEPT",
@@ -41,11 +47,13 @@ __all__ = [
     "checked_facts",
     "compiles",
     "facts_of",
+    "lane_order",
+    "lane_speed",
     "lanes",
     "limit_s",
     "machine_lock",
-    "pilot",
     "placement",
+    "readiness",
     "record",
     "refuse_another_machine",
     "refuse_failed",
@@ -56,4 +64,5 @@ __all__ = [
     "steady_steps",
     "stepping",
     "switching",
+    "window_plan",
 ]

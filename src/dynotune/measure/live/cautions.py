@@ -7,8 +7,8 @@ from dynotune.launch.caches import contents
 from dynotune.launch.process import revision, sandbox
 from dynotune.measure.live.machine import facts_of_arm
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import SHORT_WINDOW_S, WindowPlan
 from dynotune.measure.live.request import CompareRequest, Watcher
+from dynotune.measure.live.window_plan import SHORT_WINDOW_S, WindowPlan
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import RunSpec
 from dynotune.text import words

@@ -1,54 +1,43 @@
-"""Make runs of a single-GPU program side by side in lanes, each lane with its own GPU and cores.
+"""Choose lanes in which runs of a single-GPU program go side by side, each lane with its own GPU and cores.
 
-A lane is a GPU, identified by its UUID, with a share of the cores, nearest cores first; without a GPU, a lane is only a
-share of the cores. A pair of runs stays in one lane, and so does a block of two pairs, ABBA or BAAB. A lane's speed
-cancels in the ratio within a pair, and a lane's effect on the second run of a pair cancels within a block. So lanes
-need no weights in the statistics, and lanes of different speed do not cause wrong verdicts.
-
-A lane with longer steps than on the whole machine is still left out, whatever the cause: too few cores, a shared
-disk, a slower GPU. A setting's effect in such a lane says little to the user.
+A lane is a GPU, identified by its UUID, with a share of the cores, nearest cores first; without a GPU, a lane
+is only a share of the cores. A pair of runs stays in one lane, and so does a block of two pairs, ABBA or
+BAAB. A lane's speed cancels in the ratio within a pair, and a lane's effect on the second run of a pair
+cancels within a block. So lanes need no weights in the statistics, and lanes of different speed do not cause
+wrong verdicts.
 """
 
-import functools
 import itertools
 import math
-import os
-import statistics
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from dynotune import probe
 from dynotune.measure.live.live_run import num_ranks
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import lane_of, steady_steps, steps_from
 from dynotune.measure.live.request import Watcher
-from dynotune.measure.live.warmup import PRIOR_BETWEEN_RUNS, batch_means
-from dynotune.schema.errors import DynotuneError, UsageError
+from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
-from dynotune.text import words
-
-T = TypeVar("T")
 
 AUTO = 0
 """Value of `RunSpec.lanes` that means as many lanes as there are idle GPUs of one model."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-MOST_AT_ONCE, CORES_EACH, CONTEXT_BYTES, GROWTH = 6, 2, 2 << 30, 4
-"""Limits of concurrent untimed runs: each has a context on the GPU, and float64 makes tensors larger by `GROWTH`."""
+# Limits of concurrent untimed runs: each has a context on the GPU, and float64 makes tensors larger by
+# `GROWTH`.
+MOST_AT_ONCE = 6
+CORES_EACH = 2
+CONTEXT_BYTES = 2 << 30
+GROWTH = 4
 BUSY = 0.1
 """Share of a GPU's time or memory: if more is in use before dynotune runs anything, another program uses the GPU."""
 SAME_SIZE = 0.01
 """Share by which the memory of GPUs of one model may differ: the driver reserves some, and retires pages."""
-SURE = 3.0
-"""Standard errors by which a lane must be slower; with fewer, one of eight equal lanes would often be left out."""
 SETTLE_S = 5.0
 """Longest wait for a busy GPU to become idle: the driver reports utilisation of up to the last second."""
 LOOK_S = 0.5
@@ -57,8 +46,8 @@ LOOK_S = 0.5
 class Lane(NamedTuple):
     """A GPU as `CUDA_VISIBLE_DEVICES` names it (empty without a GPU) and cores, for one run at a time.
 
-    `number` counts from 1. Before the cores are divided, `cpus` are those near the GPU. `host` names another machine
-    whose runs the lane waits for; its `cpus` are then those of the waiting thread.
+    `number` counts from 1. Before the cores are divided, `cpus` are those near the GPU. `host` names another
+    machine whose runs the lane waits for; its `cpus` are then those of the waiting thread.
     """
 
     number: int = 0
@@ -86,7 +75,6 @@ class Notes:
         self._tell(text)
 
 
-Launch = Callable[[Lane], Outcome]
 WHOLE = Lane()
 """The machine without lanes: one run has all of it, and runs follow one another."""
 
@@ -150,7 +138,8 @@ def _is_busy(shares: Mapping[str, float]) -> bool:
 def idle(facts: Facts, num: int, visible: str, notes: Notes) -> list[Lane]:
     """Return the GPUs among `num` that are idle and of the same model as the first idle GPU.
 
-    `facts`: result of `probe.gpu.facts`. `visible`: the user's `CUDA_VISIBLE_DEVICES`, to name GPUs without UUID.
+    `facts`: result of `probe.gpu.facts`. `visible`: the user's `CUDA_VISIBLE_DEVICES`, to name GPUs without
+        UUID.
     """
     found: list[Lane] = []
     usual: tuple[str, float] | None = None
@@ -203,162 +192,3 @@ def room(run: RunSpec, alone: Outcome) -> int:
     left = min((known[name] - known[of] for name, of in used.items() if of in known), default=0)
     memory = min(left // (GROWTH * peak + CONTEXT_BYTES), free // (2 * host + 1))
     return max(1, min(MOST_AT_ONCE, len(probe.host.usable_cpus()) // CORES_EACH, memory))
-
-
-class Stopped(Exception):
-    """Error: a run stops because nobody needs its result any more."""
-
-
-class SideBySide(AbstractContextManager["SideBySide"]):
-    """Threads, one per lane. Leaving the `with` block ends all runs; the object can then be used again.
-
-    The kernel keeps each thread's CPU affinity, and the command and the sampler that the thread starts inherit it. So
-    the sampler of a lane does not count the work of other lanes as interference.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        """Lock for data that several runs write."""
-        self._threads: dict[Lane, ThreadPoolExecutor] = {}
-        self._is_over = threading.Event()
-
-    def begin(self, lane: Lane, job: Callable[[], T]) -> Future[T]:
-        """Start the job after the lane's previous job; run it at once if the lane is the whole machine."""
-        if lane == WHOLE:
-            done = Future[T]()
-            done.set_result(job())
-            return done
-        if lane not in self._threads:
-            self._threads[lane] = ThreadPoolExecutor(1, initializer=os.sched_setaffinity, initargs=(0, lane.cpus))
-        return self._threads[lane].submit(job)
-
-    def go_on(self) -> None:
-        """Raise Stopped if nobody waits for the run's result any more."""
-        if self._is_over.is_set():
-            raise Stopped
-
-    def __exit__(self, *error: object) -> None:
-        self._is_over.set()
-        while self._threads:
-            self._threads.popitem()[1].shutdown(cancel_futures=True)
-        self._is_over.clear()
-
-
-class InOrder(Generic[T]):
-    """Start pairs ahead, each in the lane of its block, and return them in the order in which they were drawn.
-
-    The duration of a pair depends on the value that the pair measures. If pairs were taken in the order of their ends,
-    an interim look would judge only quick pairs, which are a biased selection.
-
-    `job`: function that makes pair `number` (from 0) in a lane.
-    """
-
-    def __init__(self, side: SideBySide, among: Sequence[Lane], job: Callable[[Lane, int], T]) -> None:
-        self._side, self._lanes, self._job = side, among, job
-        self._begun: dict[int, Future[T]] = {}
-
-    def take(self, pair: int, num_pairs: int, most: float = math.inf) -> T | None:
-        """Wait for a pair; make the pair again if it was taken before. Return None if no time is left for the pair.
-
-        Args:
-            num_pairs: start no pair from this number on.
-            most: number of pairs that a lane can make in the time left. One pair is always made, however long it takes.
-        """
-        num = len(self._lanes)
-        # With several lanes, each gets its next pair early, so that no lane waits.
-        for ahead in range(pair, min(pair + 2 * num - 1, num_pairs)):
-            at = lane_of(ahead, num)
-            has_time = sum(lane_of(other, num) == at for other in self._begun) < most
-            if ahead not in self._begun and (has_time or ahead == pair == 0):
-                job = functools.partial(self._job, self._lanes[at], ahead)
-                self._begun[ahead] = self._side.begin(self._lanes[at], job)
-        begun = self._begun.pop(pair, None)
-        return None if begun is None else begun.result()
-
-
-def numbers(num: int, runs: Iterable[str]) -> Iterator[int]:
-    """Continue counting from `num` and the highest number of a run folder, since lanes end in another order."""
-    known = (run.rpartition("/")[2].partition("-")[0] for run in runs)
-    return itertools.count(1 + max([num, *(int(number) for number in known if number.isdecimal())]))
-
-
-def alike(
-    run: RunSpec, among: Sequence[Lane], alone: Outcome, side: SideBySide, launch: Launch, notes: Notes
-) -> list[Lane]:
-    """Return the lanes in which steps take hardly longer than on the whole machine; `WHOLE` if fewer than two.
-
-    `alone`: pilot of the command on the whole machine. `launch`: function that runs such a pilot in a lane.
-
-    Raises UsageError: the program itself uses several GPUs, and lanes were requested by number.
-    """
-    num = max([num_ranks(alone.records), *(process.num_devices or 0 for process in alone.run.processes)])
-    moves = [change for process in alone.run.processes for change in process.environment_changes if not change.kept]
-    why = f"Lanes are for a program of one GPU, and this one has {num} ranks or GPUs." if num > 1 else ""
-    if any(change.name == VISIBLE for change in moves) and among and among[0].gpu:
-        why = f"The program sets {VISIBLE} itself, so it would leave its lane."
-    if among and why:
-        if run.lanes != AUTO:
-            raise UsageError(why, hint="Leave --lanes out.")
-        notes.say(why)
-        among = []
-    cores = probe.host.cores(probe.host.usable_cpus())
-    if len(among) > (num_cpus := sum(map(len, cores))):
-        notes.say(f"There are {num_cpus} logical processors, so there are no more lanes than that.")
-    among = among[:num_cpus]
-    while len(among) > 1:
-        notes.running(f"the command in {len(among)} lanes at once")
-        made = divide(among, cores)
-        pilots = {}
-        with side:
-            begun = {lane: side.begin(lane, functools.partial(launch, lane)) for lane in made}
-            for lane, future in begun.items():
-                try:
-                    pilots[lane] = future.result()
-                except DynotuneError as error:
-                    notes.say(f"Lane {lane.number} is left out: {error.message}")
-        slow = slower(alone, pilots)
-        for lane, (share, noise) in slow.items():
-            notes.say(f"Lane {lane.number} is left out: steps take {share:.1%} longer there; {noise:.1%} may be noise.")
-        told = {"with the whole machine": alone} | {f"in lane {lane.number}": pilots[lane] for lane in pilots}
-        paces = [f"{words.duration(_step_s(outcome))} {where}" for where, outcome in told.items()]
-        notes.say(f"A step takes {', '.join(paces)}; {len(made)} lanes ran at once.")
-        if len(found := [lane for lane in pilots if lane not in slow]) > 1:
-            notes.say(f"Fresh runs go side by side in {len(found)} lanes.")
-            return found
-        among = among[: len(among) // 2]
-    if run.lanes != 1:
-        notes.say("Runs go one after another.")
-    return [WHOLE]
-
-
-def slower(alone: Outcome, together: Mapping[Lane, Outcome]) -> dict[Lane, tuple[float, float]]:
-    """Return by which share slow lanes exceed the machine alone, or the middle lane, and how much of it may be noise.
-
-    A lane is slow if its excess is above the noise. `alone` may be slower than all lanes, since the first run reads a
-    cold disk. One fast lane does not make the others slow: runs that wait for the host differ by a tenth.
-    """
-    paces = {lane: _pace(outcome) for lane, outcome in {WHOLE: alone, **together}.items()}
-    best, best_se = min(paces[WHOLE], statistics.median_high([paces[lane] for lane in together] or [paces[WHOLE]]))
-    found = {}
-    for lane in together:
-        log, se = paces[lane]
-        # Two runs in one lane differ as well, by an amount that a single pilot cannot show.
-        noise = math.expm1(SURE * math.sqrt(se**2 + best_se**2 + 2 * PRIOR_BETWEEN_RUNS**2))
-        if (share := math.expm1(log - best)) > noise:
-            found[lane] = share, noise
-    return found
-
-
-def _step_s(outcome: Outcome) -> float | None:
-    log, _ = _pace(outcome)
-    return math.exp(log) if math.isfinite(log) else None
-
-
-def _pace(outcome: Outcome) -> tuple[float, float]:
-    """Return the log of a steady step's time, and its standard error; infinite if there are too few steps."""
-    record = outcome.records[0]
-    times = steps_from(steady_steps(record) or len(record.steps) // 2, record)
-    if not times:
-        return math.inf, math.inf
-    means, mean = batch_means(times), statistics.fmean(times)
-    return math.log(mean), statistics.stdev(means) / math.sqrt(len(means)) / mean if len(means) > 1 else math.inf

@@ -13,7 +13,7 @@ from dynotune import probe
 from dynotune.launch import Exit, Launched, Seed, start
 from dynotune.launch.process import processes, revision
 from dynotune.launch.records import Record, Records, TaskPage, summarise
-from dynotune.measure.live import ready
+from dynotune.measure.live import ready_line
 from dynotune.measure.live.launch_plan import LaunchPlan
 from dynotune.measure.live.outcome import Outcome, readback_of, stepping
 from dynotune.schema import document
@@ -151,12 +151,14 @@ class LiveRun(AbstractContextManager["LiveRun"]):
     def until_line(self, pattern: str) -> None:
         """Wait for a line of output, the time limit or the end of the command; then end all of its processes."""
         self.sample()
-        line, deadline_s = ready.ReadyOn(ready.pattern(pattern), self.folder), time.monotonic() + self.limit_s
-        while (ended := self._launched.wait(ready.POLL_S)) is None and not line() and time.monotonic() <= deadline_s:
-            pass
+        line = ready_line.ReadyOn(ready_line.pattern(pattern), self.folder)
+        deadline_s = time.monotonic() + self.limit_s
+        while (ended := self._launched.wait(ready_line.POLL_S)) is None:
+            if line() or time.monotonic() > deadline_s:
+                break
         if line(ended=ended is not None) and ended is None:
             self._sampler.sample()
-            ended = self._launched.wait(ready.AT_EXIT_S)
+            ended = self._launched.wait(ready_line.AT_EXIT_S)
         self._ready_s, self._ready_at_exit = line.ready_s, line.ready_s is not None and ended is not None
         self._exit = ended or self._launched.end(GRACE_S)
         self._over("command" if ended is not None else "timeout" if line.ready_s is None else "window")

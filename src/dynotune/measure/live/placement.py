@@ -5,8 +5,9 @@ import statistics
 from collections.abc import Sequence
 
 from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.live.pilot import ROOM_STEPS, epoch_steps, num_steps_to_find, steady_steps
+from dynotune.measure.live.readiness import steady_steps
 from dynotune.measure.live.request import RecordRequest
+from dynotune.measure.live.window_plan import ROOM_STEPS, epoch_steps, num_steps_to_find
 from dynotune.schema.errors import TooFewSteps
 from dynotune.schema.task import RecordTrace
 

@@ -9,10 +9,11 @@ import msgspec
 from dynotune.launch.records import EPOCH, Record
 from dynotune.measure.live import cautions
 from dynotune.measure.live.live_run import Answer
-from dynotune.measure.live.machine import checked_facts, machine_lock
+from dynotune.measure.live.machine import checked_facts
 from dynotune.measure.live.outcome import Outcome, refuse_failed, refuse_rejected
 from dynotune.measure.live.placement import recording_from_now, recording_within
 from dynotune.measure.live.request import RecordRequest, Watcher
+from dynotune.measure.live.reservation import machine_lock
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import Process, RecordedTrace, Run

@@ -21,10 +21,10 @@ from dynotune.launch.records import Record
 from dynotune.measure.live.baseline_shift import baseline_shift, larger_shift
 from dynotune.measure.live.blocks import CONFIDENCE, Block, block_of, counts_samples, mean_of, why_left_behind
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import epoch_steps
 from dynotune.measure.live.placement import earliest, past_epoch_begin, recent_step_s, recent_wait_share
 from dynotune.measure.live.request import Watcher
 from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.measure.live.window_plan import epoch_steps
 from dynotune.schema.comparison import BaselineShift
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
@@ -46,6 +46,7 @@ LEAST_S = 5.0  # a start and a block of a candidate together take longer than th
 CRASHED = "the program ended with an error while it was on"
 HAS_ALREADY = "the program has it already"
 """The agent's reason for giving up a candidate that would change nothing."""
+_BY_ARM = ("blocks", "given_up", "blamed", "unsuited", "results", "shifts")
 
 
 class Arm(Protocol):
@@ -246,9 +247,6 @@ def _why_not(arm: Arm) -> str:
         return "it is the baseline"
     reasons = ((setting, knobs.why_not_switched(setting)) for setting in arm.settings)
     return "; ".join(f"{setting}: {reason}" for setting, reason in reasons if reason)
-
-
-_BY_ARM = ("blocks", "given_up", "blamed", "unsuited", "results", "shifts")
 
 
 def _time_plainly(runner: TaskRunner, arms: Sequence[Arm], stretch_s: float, limit_s: float) -> None:

@@ -11,14 +11,13 @@ from dynotune.measure.live import cautions
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import PLANNED, Answer, Enough, LiveRun, has_answered
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import UntilStep, steady_steps
 from dynotune.measure.live.placement import is_steady, recent_step_s
+from dynotune.measure.live.readiness import UntilStep, steady_steps
 from dynotune.measure.live.request import Watcher
 from dynotune.schema.facts import Facts
-from dynotune.schema.run import Plan, RunSpec
+from dynotune.schema.run import LIMIT_S, Plan, RunSpec
 from dynotune.schema.task import Task
 
-LIMIT_S = 900.0
 SILENT_S, SILENT_STEPS = 3.0, 4
 
 Place = Callable[[Sequence[Record]], Task]

@@ -17,14 +17,17 @@ from dynotune.launch.process import fresh_folder, origin
 from dynotune.measure.comparison import summary
 from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.measure.comparison.stats import SequentialResult, judge
-from dynotune.measure.live import cautions, ready
+from dynotune.measure.live import cautions, ready_line
 from dynotune.measure.live.live_run import Enough
-from dynotune.measure.live.machine import facts_of, machine_lock, refuse_another_machine
+from dynotune.measure.live.machine import facts_of, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome
-from dynotune.measure.live.pilot import FirstStep, Steadiness, limit_s
+from dynotune.measure.live.readiness import FirstStep, Steadiness
 from dynotune.measure.live.request import StartRequest, Watcher
+from dynotune.measure.live.reservation import machine_lock
+from dynotune.measure.live.time_limit import limit_s
 from dynotune.measure.startup import conclusions
-from dynotune.measure.startup.start_run import Places, all_places, run_start
+from dynotune.measure.startup.cache_folders import Places, all_places
+from dynotune.measure.startup.start_run import run_start
 from dynotune.schema import document, resumption
 from dynotune.schema.comparison import TELLING_PAIRS, ArmName, Pair
 from dynotune.schema.errors import CommandFailed, UsageError
@@ -100,7 +103,7 @@ def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
     judge([], margin=request.margin, max_pairs=request.max_blocks)  # raises UsageError for a number out of range
     run = request.run
     if run.ready_pattern is not None:
-        ready.pattern(run.ready_pattern)
+        ready_line.pattern(run.ready_pattern)
     facts = facts_of(run)
     own = contents.sizes(run.env, run.cwd)
     folder = new_run_folder(run.base)

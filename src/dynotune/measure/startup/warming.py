@@ -14,14 +14,14 @@ from dynotune.launch.records import Record
 from dynotune.measure.live import cautions
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import run_once
-from dynotune.measure.live.machine import machine_lock
 from dynotune.measure.live.outcome import Outcome, refuse_failed
-from dynotune.measure.live.pilot import PILOT_LIMIT_S, Steadiness
-from dynotune.measure.live.ready import ReadyOn, pattern
+from dynotune.measure.live.readiness import Steadiness
+from dynotune.measure.live.ready_line import ReadyOn, pattern
 from dynotune.measure.live.request import Watcher
+from dynotune.measure.live.reservation import machine_lock
 from dynotune.schema.caches import TITLES, Cache, Growth, Warmed, WarmRun
 from dynotune.schema.errors import CannotRunHere
-from dynotune.schema.run import Plan, RunSpec
+from dynotune.schema.run import LIMIT_S, Plan, RunSpec
 
 MAX_RUNS = 5
 # The driver deletes the oldest entries of a full cache.
@@ -115,7 +115,7 @@ def _run(request: WarmRequest, found: Sequence[Place], folder: Path, number: int
         is_there = steady(records) if ready is None else ready()
         return is_there and not run.run_to_end
 
-    limit_s = run.timeout_s or PILOT_LIMIT_S
+    limit_s = run.timeout_s or LIMIT_S
     outcome = run_once(plan, folder=folder, limit_s=limit_s, enough=enough)
     # The line may have been its last output.
     is_ready = ready is not None and ready(ended=True)

@@ -61,7 +61,7 @@ def read(
     """Read a timeline for each process that launched device work; a single timeline if fewer than two did.
 
     Args:
-        limit_bytes: limit for the text of a gzipped file; `json_slices.default_limit` if None.
+        limit_bytes: limit for the text of a gzipped file; `trace.readers.json_slices.default_limit` if None.
         progress: called with the bytes of the file read so far and its size.
         slice_bytes: bytes of text that are decoded at once.
 

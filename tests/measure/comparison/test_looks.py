@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from dynotune.measure.comparison.boundary import SPENT, critical_constant, nominal_levels
-from dynotune.measure.comparison.stats import looks
+from dynotune.measure.comparison.looks import SPENT, critical_constant, nominal_levels
+from dynotune.measure.comparison.schedule import looks
 
 
 @pytest.mark.parametrize(

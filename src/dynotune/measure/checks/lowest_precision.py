@@ -17,14 +17,15 @@ from dynotune.measure.checks.tolerance import allowed
 from dynotune.measure.comparison import protocol
 from dynotune.measure.live import switching
 from dynotune.measure.live.blocks import mean_of
-from dynotune.measure.live.machine import facts_of, machine_lock
+from dynotune.measure.live.machine import facts_of
 from dynotune.measure.live.request import CompareRequest, Watcher
-from dynotune.measure.live.task_runner import LIMIT_S, TaskRunner
+from dynotune.measure.live.reservation import machine_lock
+from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.precision import Band, Change, Precision, PrecisionArm
-from dynotune.schema.run import RunSpec
+from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Guarded
 

@@ -3,13 +3,14 @@
 import functools
 from typing import Any
 
-# Wang and Tsiatis 1987: 0 gives O'Brien and Fleming (hard to pass early), 0.5 gives Pocock (the same at every look).
+# Wang and Tsiatis 1987: 0 gives O'Brien and Fleming (hard to pass early), 0.5 gives Pocock (the same at every
+# look).
 SHAPE = 0.25
 
-# The recursion below is exact for a known variance. Using its levels with Student's t costs 1.16 times the promised
-# error, because the t of successive looks are less correlated than the z. Runs that are correlated with their
-# neighbours in time (first-order autocorrelation 0.3 to 0.5) cost up to 1.2 times more. So only this share of the error
-# is spent; docs/decisions/0001 has the simulation.
+# The recursion below is exact for a known variance. Using its levels with Student's t costs 1.16 times the
+# promised error, because the t of successive looks are less correlated than the z. Runs that are correlated
+# with their neighbours in time (first-order autocorrelation 0.3 to 0.5) cost up to 1.2 times more. So only
+# this share of the error is spent; docs/decisions/0001 has the simulation.
 SPENT = 0.75
 
 _NUM_NODES = 64

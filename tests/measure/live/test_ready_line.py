@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dynotune.measure.live import ready
+from dynotune.measure.live import ready_line
 from dynotune.measure.live.launch_plan import LaunchPlan
 from dynotune.measure.live.live_run import run_once
 from dynotune.schema.errors import UsageError
@@ -54,6 +54,6 @@ def test_a_command_that_is_never_ready_is_ended_when_its_time_is_up(tmp_path):
 
 def test_only_a_line_of_the_program_can_be_waited_for():
     with pytest.raises(UsageError, match="no regular expression"):
-        ready.pattern("(")
+        ready_line.pattern("(")
     with pytest.raises(UsageError, match="matches an empty line"):
-        ready.pattern("x*")
+        ready_line.pattern("x*")

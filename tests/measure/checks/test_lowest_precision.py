@@ -14,13 +14,14 @@ import pytest
 from rich.console import Console
 
 from dynotune import knobs
-from dynotune.measure.checks import boundary, guard
+from dynotune.measure.checks import guard, lowest_precision
 from dynotune.report import precision_report
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
 from dynotune.schema.precision import Band, Change, Precision, PrecisionArm
+from dynotune.schema.run import LIMIT_S
 from dynotune.schema.study import Guarded
 
 from ...fakes import Watcher, spec
@@ -47,8 +48,8 @@ BF16 = knobs.parse("precision.autocast=bf16")
 def ask(tmp_path: Path, monkeypatch):
     (tmp_path / "infer.py").write_text(PROGRAM)
     (tmp_path / "scores.py").write_text(METRIC)
-    monkeypatch.setattr(boundary, "ARMS", {"bf16": "precision.autocast=bf16"})
-    monkeypatch.setattr(boundary, "QUANTIZED", {})
+    monkeypatch.setattr(lowest_precision, "ARMS", {"bf16": "precision.autocast=bf16"})
+    monkeypatch.setattr(lowest_precision, "QUANTIZED", {})
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "infer.py"]
     run = spec(command=command, cwd=tmp_path, env=env, base=tmp_path / "runs", seed=0, lock=False, sandbox=False)
@@ -59,10 +60,10 @@ def ask(tmp_path: Path, monkeypatch):
             id="made-up", run=run.recorded, candidate_settings=request.candidate, verdict="faster", speedup=1.9
         )
 
-    monkeypatch.setattr(boundary.protocol, "compare", compare)
+    monkeypatch.setattr(lowest_precision.protocol, "compare", compare)
 
     def ask(*, timeout_s=None, **more):
-        return boundary.boundary(msgspec.structs.replace(run, timeout_s=timeout_s), Watcher(), **more)
+        return lowest_precision.boundary(msgspec.structs.replace(run, timeout_s=timeout_s), Watcher(), **more)
 
     return ask
 
@@ -78,19 +79,19 @@ def test_a_precision_is_judged_by_speed_errors_and_the_users_own_metric(ask):
     assert arm.results.error_ci[0] < arm.results.difference < arm.results.error_ci[1]
     assert arm.metric.num_samples == 24 * 8
     assert arm.metric.ci[0] < arm.metric.mean < arm.metric.ci[1]
-    assert document.read(folder / boundary.FILE, Precision) == found
+    assert document.read(folder / lowest_precision.FILE, Precision) == found
 
 
 def test_precisions_with_right_results_share_one_live_run_and_the_time(ask, monkeypatch):
     words = {"bf16": "precision.autocast=bf16", "fp16": "precision.autocast=fp16"}
-    monkeypatch.setattr(boundary, "ARMS", words)
-    asked, compare = [], boundary.protocol.compare
+    monkeypatch.setattr(lowest_precision, "ARMS", words)
+    asked, compare = [], lowest_precision.protocol.compare
 
     def noted(request, watcher, runner):
         asked.append((str(request.candidate[0]), runner, request.budget_s))
         return compare(request, watcher, runner)
 
-    monkeypatch.setattr(boundary.protocol, "compare", noted)
+    monkeypatch.setattr(lowest_precision.protocol, "compare", noted)
     found, _ = ask(budget_s=100.0)
     assert all(arm.results.ok and arm.speed.verdict == "faster" for arm in found.arms)
     assert [setting for setting, _, _ in asked] == [*words.values()]
@@ -115,7 +116,7 @@ def test_a_precision_that_cannot_be_tried_has_a_reason_and_the_others_go_on(ask,
     def refuse(request, watcher, runner):
         raise CannotRunHere("its steps are too few")
 
-    monkeypatch.setattr(boundary.protocol, "compare", refuse)
+    monkeypatch.setattr(lowest_precision.protocol, "compare", refuse)
     (arm,) = ask()[0].arms
     assert arm.speed is None
     assert arm.results.ok
@@ -125,7 +126,7 @@ def test_a_precision_that_cannot_be_tried_has_a_reason_and_the_others_go_on(ask,
 def test_a_precision_many_times_as_slow_as_the_command_is_not_waited_for(ask, tmp_path, monkeypatch):
     stuck = "net[0].register_forward_hook(lambda *_: time.sleep(600) if torch.is_autocast_enabled('cpu') else None)\n"
     (tmp_path / "infer.py").write_text(PROGRAM.replace("with torch", "import time\n" + stuck + "with torch"))
-    monkeypatch.setattr(boundary, "PATIENCE", (0.0, 3.0))
+    monkeypatch.setattr(lowest_precision, "PATIENCE", (0.0, 3.0))
     (arm,) = ask()[0].arms
     assert (arm.speed, arm.results) == (None, None)
     assert re.search("took longer than|made no step that dynotune can see in", arm.reasons[0]), arm.reasons
@@ -140,8 +141,8 @@ def test_the_patience_is_for_precisions_and_not_for_the_references(ask, monkeypa
 
     monkeypatch.setattr(guard, "run_settings", noted)
     ask()
-    assert {name for name, limit_s in limits.items() if limit_s < guard.LIMIT_S} == {"bf16"}
-    assert limits["guard-float64"] == guard.LIMIT_S
+    assert {name for name, limit_s in limits.items() if limit_s < LIMIT_S} == {"bf16"}
+    assert limits["guard-float64"] == LIMIT_S
 
 
 # Rounds weights in place of torchao; a layer with a number beyond all others loses the rest, as in 8 bits.
@@ -165,9 +166,9 @@ def quantized(ask, tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "__init__.py").touch()
     (folder / "quantization.py").write_text(TORCHAO)
-    monkeypatch.setattr(boundary.knobs, "check_applies", lambda setting, facts: None)
-    monkeypatch.setattr(boundary, "ARMS", {})
-    monkeypatch.setattr(boundary, "QUANTIZED", {"int8-weights": "precision.quantize=int8-weights"})
+    monkeypatch.setattr(lowest_precision.knobs, "check_applies", lambda setting, facts: None)
+    monkeypatch.setattr(lowest_precision, "ARMS", {})
+    monkeypatch.setattr(lowest_precision, "QUANTIZED", {"int8-weights": "precision.quantize=int8-weights"})
     return ask
 
 
@@ -203,15 +204,15 @@ for _ in range(40):
 """
 
 
-@pytest.mark.parametrize(("timeout_s", "limit_s"), [(7200.0, 7200.0), (None, boundary.LIMIT_S)])
+@pytest.mark.parametrize(("timeout_s", "limit_s"), [(7200.0, 7200.0), (None, LIMIT_S)])
 def test_the_shared_run_may_take_as_long_as_any_run_of_the_command(ask, monkeypatch, timeout_s, limit_s):
-    limits, runner_of = [], boundary.switching.runner_of
+    limits, runner_of = [], lowest_precision.switching.runner_of
 
     def noted(run, folder, watcher, facts, limit_s, *more):
         limits.append(limit_s)
         return runner_of(run, folder, watcher, facts, limit_s, *more)
 
-    monkeypatch.setattr(boundary.switching, "runner_of", noted)
+    monkeypatch.setattr(lowest_precision.switching, "runner_of", noted)
     ask(timeout_s=timeout_s)
     assert limits == [limit_s]
 
@@ -225,8 +226,8 @@ def test_seeds_are_run_if_they_fit_into_a_precisions_part_of_the_time(ask, tmp_p
 
 def test_training_is_quantized_by_nobody_and_its_curves_are_paired_over_seeds(ask, tmp_path, monkeypatch):
     (tmp_path / "infer.py").write_text(TRAINING)
-    monkeypatch.setattr(boundary, "QUANTIZED", {"int8": "precision.quantize=int8"})
-    monkeypatch.setattr(boundary.knobs, "check_applies", lambda setting, facts: None)
+    monkeypatch.setattr(lowest_precision, "QUANTIZED", {"int8": "precision.quantize=int8"})
+    monkeypatch.setattr(lowest_precision.knobs, "check_applies", lambda setting, facts: None)
     bf16, int8 = ask()[0].arms
     assert (bf16.band.num_seeds, bf16.band.is_within) == (3, True)
     assert bf16.band.baseline[0] < bf16.band.baseline[1]
@@ -293,10 +294,10 @@ def test_what_rounding_alone_moves_is_worth_it_only_within_the_band_of_its_seeds
 def test_seeds_that_change_nothing_give_no_band():
     same = [[guard.Reading(what="losses", losses=[1.0] * 24)]] * 3
     other = [[guard.Reading(what="losses", losses=[value] * 24)] for value in (1.0, 2.0, 3.0)]
-    assert boundary.band(same, other) is None
-    assert not boundary.band(other, [[guard.Reading(what="losses", losses=[4.0] * 24)]] * 3).is_within
+    assert lowest_precision.band(same, other) is None
+    assert not lowest_precision.band(other, [[guard.Reading(what="losses", losses=[4.0] * 24)]] * 3).is_within
     for unknown in ([None], []):
-        assert boundary.band(other, [[guard.Reading(what="losses", losses=unknown)]] * 3) is None
+        assert lowest_precision.band(other, [[guard.Reading(what="losses", losses=unknown)]] * 3) is None
 
 
 def test_precisions_that_cannot_be_tried_for_one_reason_share_a_line():
@@ -305,11 +306,11 @@ def test_precisions_that_cannot_be_tried_for_one_reason_share_a_line():
 
 
 def test_a_metric_is_paired_over_samples():
-    found = boundary.changed([1.0, 2.0, 3.0], [1.1, 2.1, 3.4])
+    found = lowest_precision.changed([1.0, 2.0, 3.0], [1.1, 2.1, 3.4])
     assert found.mean == pytest.approx(0.2)
     assert found.ci[0] < 0.2 < found.ci[1]
-    assert "no pairs" in boundary.changed([1.0, 2.0], [1.0]).reason
-    assert boundary.changed([], []) == Unknown("")
+    assert "no pairs" in lowest_precision.changed([1.0, 2.0], [1.0]).reason
+    assert lowest_precision.changed([], []) == Unknown("")
 
 
 # In words

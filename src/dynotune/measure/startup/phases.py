@@ -1,0 +1,151 @@
+"""Divide the time of a start into phases, such as imports, building the model, and compiling."""
+
+import contextlib
+import itertools
+from collections.abc import Iterable
+
+from dynotune.launch.records import Record
+from dynotune.schema import document
+from dynotune.schema.facts import Unknown
+from dynotune.schema.startup import PHASES, Compiled, Phase, Span
+
+NUM_IMPORTS = 5
+COVERED: dict[str, tuple[Phase, ...]] = {
+    "imports": ("imports_before_torch", "torch_import", "imports", "compiler_import"),
+    "cuda": ("cuda_start",),
+    "weights": ("weights", "to_device"),
+    "model_build": ("model_build",),
+    "compile": ("compile",),
+}
+"""Map each kind of data that the agent reports as invisible to the phases that are then unknown."""
+LEAST_LAUNCHER_S = 0.02
+"""The kernel records a process's start in hundredths of a second."""
+
+
+def split(spans: Iterable[Span], begin_s: float, end_s: float) -> dict[Phase, float]:
+    """Divide the time from `begin_s` to `end_s`: each instant belongs to the latest-begun span around the instant.
+
+    Spans may nest, overlap, repeat, and extend beyond the ends; time outside all spans is `other`.
+
+    Returns:
+        Seconds by phase, always with `other`; their sum is `end_s - begin_s`.
+    """
+    waiting = sorted((span for span in spans if span.end_s > span.begin_s), key=lambda span: span.begin_s)
+    edges = {edge for span in waiting for edge in (span.begin_s, span.end_s) if begin_s < edge < end_s}
+    found: dict[Phase, float] = {"other": 0.0}
+    around: list[Span] = []
+    at_span = 0
+    for at_s, until_s in itertools.pairwise(sorted({begin_s, end_s} | edges)):
+        while at_span < len(waiting) and waiting[at_span].begin_s <= at_s:
+            around.append(waiting[at_span])
+            at_span += 1
+        around = [span for span in around if span.end_s > at_s]
+        # If spans begin together, the shorter one is inside.
+        innermost = max(around, key=lambda span: (span.begin_s, -span.end_s), default=None)
+        phase: Phase = "other" if innermost is None else innermost.phase
+        found[phase] = found.get(phase, 0.0) + until_s - at_s
+    return found
+
+
+def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float | Unknown]:
+    """Return the phases from launch to `end_s`, of the process that ran the first step or printed the awaited line.
+
+    Returns:
+        All phases in order, in seconds; 0 if a phase was observed and did not occur. Known phases sum to
+        `end_s - launched_s`.
+    """
+    begun_s = next((span.begin_s for span in _recorded(record) if span.phase == "agent"), None)
+    if begun_s is None:
+        return unknown("this process was not watched from its start")
+    spans = _spans(record)
+    shared = split([*spans, *_before(record, launched_s, begun_s), *_first_step(record, end_s)], launched_s, end_s)
+    # The first step's wait for its batch is known in length but not in time; it is subtracted from the step's
+    # own time.
+    wait_s = min(record.steps[0].wait_s, shared.get("first_step", 0.0)) if record.steps else 0.0
+    if wait_s > 0:
+        shared["first_batch"] = wait_s
+        shared["first_step"] -= wait_s
+    not_seen = _not_seen(record)
+    return {phase: shared[phase] if phase in shared else not_seen.get(phase, 0.0) for phase in PHASES}
+
+
+def unknown(reason: str) -> dict[Phase, float | Unknown]:
+    """Return all phases as unknown, for a start of which nothing was recorded."""
+    return dict.fromkeys(PHASES, Unknown(reason))
+
+
+def imports(record: Record) -> list[tuple[str, float]]:
+    """Return the longest imports, each with the imports that it contains."""
+    took: dict[str, float] = {}
+    for span in _recorded(record):
+        if span.name:
+            took[span.name] = took.get(span.name, 0.0) + span.end_s - span.begin_s
+    return sorted(took.items(), key=lambda item: -item[1])[:NUM_IMPORTS]
+
+
+def compiled(record: Record) -> Compiled | None:
+    """Return the counts of torch.compile; None if nothing was compiled or torch does not count."""
+    last = record.last("compiled") or {}
+    counts, threads = last.get("counts"), last.get("compile_threads")
+    if not isinstance(counts, dict):
+        return None
+    kinds = ("fxgraph_cache_hit", "fxgraph_cache_miss", "fxgraph_cache_bypass")
+    found, missed, bypassed = (n if isinstance(n := counts.get(kind), int) else 0 for kind in kinds)
+    num_threads = threads if isinstance(threads, int) else None
+    return Compiled(num_found=found, num_missed=missed + bypassed, num_threads=num_threads)
+
+
+def _recorded(record: Record) -> list[Span]:
+    found = []
+    for event in record.events.get("span", []):
+        with contextlib.suppress(ValueError, KeyError):  # Skip a damaged event; the events around it stay valid.
+            found.append(document.convert({key: event[key] for key in Span.__struct_fields__}, Span))
+    return found
+
+
+def _spans(record: Record) -> list[Span]:
+    """Return spans, with imports before torch separated from those after it."""
+    recorded = _recorded(record)
+    torch_s = min((span.begin_s for span in recorded if span.phase == "torch_import"), default=None)
+    found: list[Span] = []
+    for span in recorded:
+        if span.phase != "imports" or torch_s is None or span.begin_s >= torch_s:
+            found.append(span)
+            continue
+        found.append(Span("imports_before_torch", span.begin_s, min(span.end_s, torch_s)))
+        # The first import may itself import torch.
+        found.append(Span("imports", torch_s, span.end_s))
+    return found
+
+
+def _before(record: Record, launched_s: float, begun_s: float) -> list[Span]:
+    """Return the times before the agent's first line: before the process began, and in the interpreter."""
+    started_s = (record.last("starting_process") or {}).get("started_s")
+    if isinstance(started_s, int | float) and launched_s + LEAST_LAUNCHER_S < started_s < begun_s:
+        return [Span("launcher", launched_s, started_s), Span("interpreter", started_s, begun_s)]
+    return [Span("interpreter", launched_s, begun_s)]
+
+
+def _first_step(record: Record, end_s: float) -> list[Span]:
+    begin_s = record.begin_s
+    if begin_s is None or not record.steps:
+        return []
+    step = str((record.last("cycle") or {}).get("step", ""))
+    if step.startswith("call"):
+        # A call is recorded at its end, and so is the begin of a step that begins with a call.
+        roots = [float(event.get("at_s", begin_s)) for event in record.events.get("root", [])]
+        begin_s = max((at_s for at_s in roots if at_s < begin_s), default=begin_s)
+    return [Span("first_step", begin_s, end_s)] if begin_s < end_s else []
+
+
+def _not_seen(record: Record) -> dict[Phase, Unknown]:
+    told = record.last("starting")
+    if told is None:
+        why = Unknown("torch was not imported, or the start ended before")
+        return dict.fromkeys(("cuda_start", "model_build", "weights", "to_device", "compile"), why)
+    reasons = told.get("unknown", {})
+    return {
+        phase: Unknown(str(reason))
+        for name, reason in (reasons.items() if isinstance(reasons, dict) else [])
+        for phase in COVERED.get(name, ())
+    }

@@ -1,0 +1,25 @@
+"""Options of a run: declared once, the same in every subcommand."""
+
+import inspect
+
+import msgspec
+import pytest
+
+from dynotune.cli import compare, diagnose, recipe, run_options, startup, trace, tune
+from dynotune.schema.run import RunSpec
+
+COMMANDS = (
+    compare.compare, diagnose.diagnose, recipe.verify, startup.warm, startup.time, trace.trace, tune.tune,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
+def test_every_subcommand_that_runs_a_command_has_the_options_of_every_run(command):
+    parameters = inspect.signature(command).parameters
+    assert "run" not in parameters
+    for name in run_options.OF_EVERY_RUN:
+        assert parameters[name].annotation == run_options.RUN_OPTIONS[name]
+
+
+def test_options_of_a_run_are_fields_of_its_description():
+    assert set(run_options.RUN_OPTIONS) <= {field.name for field in msgspec.structs.fields(RunSpec)}

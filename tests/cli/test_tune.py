@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dynotune import cli
-from dynotune.cli import options
+from dynotune.cli import run_options
 from dynotune.cli import tune as tuning
 from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.schema import document
@@ -53,7 +53,7 @@ def asked(monkeypatch, tmp_path):
     asked.kept = folder
     monkeypatch.setattr(studies, "tune", asked.tune)
     monkeypatch.setattr(studies, "resume", asked.resume)
-    monkeypatch.setattr(options, "runs_folder", lambda run_dir: run_dir or folder.parent)
+    monkeypatch.setattr(run_options, "runs_folder", lambda run_dir: run_dir or folder.parent)
     return asked
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
+from dynotune.cli import run_options
 from dynotune.cli.options import given
-from dynotune.cli.run_options import runs_folder
 from dynotune.schema import redaction
 from dynotune.schema.errors import CONTRADICTIONS, UsageError
 
@@ -67,4 +67,4 @@ def resume_with(folder: Path) -> str:
     """Return the argument of `--resume` for this folder: its name if the name is enough, else its path."""
     from dynotune.text import words
 
-    return folder.name if folder.parent == runs_folder(None) else words.command([str(folder)])
+    return folder.name if folder.parent == run_options.runs_folder(None) else words.command([str(folder)])

@@ -242,7 +242,7 @@ def test_losses_that_stop_being_numbers_are_wrong_whatever_the_program_does_to_i
     found = compared(BF16, own(again=wild), losses([*FALLING[:20], None, None, None, None]))
     assert not found.ok
     assert found.num_not_finite == 4 and found.where == "value 21"
-    assert "become NaN or infinite at step 21" in found.reason
+    assert "become NaN or infinite at call 21 of backward (step 21" in found.reason
 
 
 def test_losses_that_are_no_numbers_in_the_baseline_either_say_nothing():

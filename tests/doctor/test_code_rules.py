@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dynotune.doctor import ObservationView, examine
+from dynotune.doctor import ObservationView, examine, policy
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Line, Thread
 from dynotune.schema.run import EnvironmentChange
@@ -46,9 +46,9 @@ def profiled_earlier(host: float = 0.6, cuda: str = "13.0", **live: Any) -> Any:
     return on_gpu(live=told, shares={"host": host}, facts={"torch.cuda": cuda, "env.TEARDOWN_CUPTI": None})
 
 
-def test_cupti_left_attached_costs_a_quarter_of_a_step_at_most_when_the_program_profiled_itself():
+def test_cupti_left_attached_costs_no_more_than_was_measured_when_the_program_profiled_itself():
     finding = found(profiled_earlier())["cupti-left-attached"]
-    assert (finding.share, finding.severity, finding.where) == (0.25, "high", Place("train.py:40"))
+    assert (finding.share, finding.severity, finding.where) == (policy.CUPTI_OF_STEP, "high", Place("train.py:40"))
     assert settings(finding) == ["env.TEARDOWN_CUPTI=1"]
     assert "before the steps were timed, one session of torch's profiler ended" in finding.evidence
     assert {"the last session began at train.py:40", "TEARDOWN_CUPTI is not set"} <= set(finding.evidence)

@@ -6,6 +6,14 @@ from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Knob
 from dynotune.schema.setting import Setting
 
+ON_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers", "loader.multiprocessing_context")
+"""Knobs that have a meaning only for a loader with workers."""
+
+
+def needs_workers(setting: Setting) -> bool:
+    """Return whether a setting needs loader workers to have a meaning; false for switching persistent workers off."""
+    return setting.knob in ON_WORKERS and setting.value is not False
+
 
 def check_applies(setting: Setting, facts: Facts) -> None:
     """Refuse a setting that cannot work here. If a fact is not known, the read-back decides later.

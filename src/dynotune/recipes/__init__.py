@@ -13,11 +13,11 @@ from dynotune.lazy_face import lazy_face
 
 if TYPE_CHECKING:
     from dynotune.recipes.checking import judge_recipe
-    from dynotune.recipes.export import ON_WORKERS, export_parts
+    from dynotune.recipes.export import export_parts
     from dynotune.recipes.writing import recipe_of
 
-__all__ = ["ON_WORKERS", "checking", "export_parts", "judge_recipe", "recipe_of"]
+__all__ = ["checking", "export_parts", "judge_recipe", "recipe_of"]
 
-_HOMES = {"checking": "judge_recipe", "export": "ON_WORKERS export_parts", "writing": "recipe_of"}
+_HOMES = {"checking": "judge_recipe", "export": "export_parts", "writing": "recipe_of"}
 
 __getattr__ = lazy_face(__name__, _HOMES)

@@ -17,9 +17,6 @@ LARGEST_SHM_BYTES = 16 << 30
 """The shared memory that the doctor advises for a container. Users must ask for more themselves."""
 _LINES: dict[str, dict[str, str]] = tomllib.loads(files(__package__).joinpath("lines.toml").read_text("utf-8"))
 
-ON_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers", "loader.multiprocessing_context")
-"""Knobs that have no effect on a loader without workers."""
-
 
 def export_parts(
     recipe: Recipe,
@@ -119,7 +116,7 @@ def _beside(setting: Setting, knob: Knob) -> str:
 def _shm(recipe: Recipe, settings: Sequence[Setting], given: str | None) -> tuple[str, str]:
     """Return the size of shared memory for loader workers, and the size's source; "" without known workers."""
     workers = next((setting.value for setting in settings if setting.knob == "loader.num_workers"), None)
-    if workers == 0 or (workers is None and not any(setting.knob in ON_WORKERS for setting in settings)):
+    if workers == 0 or (workers is None and not any(setting.knob in knobs.ON_WORKERS for setting in settings)):
         return "", ""
     if given is not None:
         return given, "as given"

@@ -138,10 +138,7 @@ def _measured(comparison: Comparison) -> list[str]:
         lines.append(words.blocks_before(comparison.blocks))
     shift = comparison.baseline_shift
     if shift is not None and (shift.is_shown or loudness.is_verbose()):
-        lines.append(
-            f"In the blocks, a step of the baseline took {words.baseline_shift(shift)} as long as in the plain window "
-            "before anything was recorded or switched."
-        )
+        lines.append(words.baseline_in_blocks(shift))
     if comparison.run.objective == "time-to-first-step":
         lines.append("Each run ended when its first step was known; the device was synchronised at its end.")
     if comparison.run.objective == "latency-p99":

@@ -77,7 +77,7 @@ class BaselineShift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlocksAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What blocks within one process said of the arms, before fresh pairs stated the speed-up; fields as there."""
+    """Answer of blocks within one process, before fresh pairs stated the speed-up; fields as in `Comparison`."""
 
     verdict: Verdict | None
     speedup: float | None

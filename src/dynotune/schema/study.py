@@ -253,7 +253,7 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True, tag="parts"):
-    """What the two parts of a recipe give that holds settings that round beside others.
+    """Speed-ups of the two parts of a recipe that holds settings that round beside others.
 
     Args:
         exact: the settings that do not round, against the baseline; `rounding`: the whole recipe against `exact`.

@@ -8,7 +8,6 @@ from typing import Protocol
 import msgspec
 
 from dynotune.measure.live import lane_order, lanes
-from dynotune.recipes import ON_WORKERS
 from dynotune.schema.arm import arm_key
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
@@ -58,11 +57,6 @@ def arm(settings: Iterable[Setting]) -> Arm:
 
 # A DataLoader without workers has nothing to prefetch: a setting of `loader.prefetch_factor` names the candidates of
 # `loader.num_workers` of which its arm must have one. Needed candidates need nothing themselves.
-
-
-def needs_workers(setting: Setting) -> bool:
-    """Return whether a setting needs loader workers to have a meaning; false for switching persistent workers off."""
-    return setting.knob in ON_WORKERS and setting.value is not False
 
 
 def complete(settings: Sequence[Setting], candidates: Iterable[Candidate]) -> list[Setting]:

@@ -19,7 +19,6 @@ from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Candidate, NotOffered, Study
 from dynotune.search import values
 from dynotune.search.asked import Asked
-from dynotune.search.bench import needs_workers
 from dynotune.search.bounds import NOT_OF_TIME, OF_TIME, bound
 from dynotune.search.values import Present, has, present
 
@@ -157,7 +156,7 @@ def candidates(
             asked=asked.names(setting),
             bound=bounded[0],
             bound_by=bounded[1],
-            needs=makers if needs_workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
+            needs=makers if knobs.needs_workers(setting) and machine.present.get("loader.num_workers") == 0 else [],
             needs_warm_cache=machine.compiles or setting.knob == "compile.mode",
             in_process=objective == "throughput" and can_switch and not knobs.why_not_switched(setting),
         )
@@ -174,7 +173,7 @@ def candidates(
             offered.setdefault(setting, [])
     makers = [str(setting) for setting in offered if setting.knob == "loader.num_workers" and setting.value != 0]
     if machine.present.get("loader.num_workers") == 0 and not makers:
-        for setting in [setting for setting in offered if needs_workers(setting)]:
+        for setting in [setting for setting in offered if knobs.needs_workers(setting)]:
             refused[setting] = NotOffered(setting, _NO_WORKERS, _unique(one.id for one in offered.pop(setting)))
     of_facts = {
         each.setting.knob: (each.bound, each.bound_by) for each in by_facts if not isinstance(each.bound, Unknown)

@@ -115,6 +115,14 @@ def blocks_before(blocks: BlocksAnswer) -> str:
     return f"Before the fresh pairs, {len(blocks.pairs)} blocks within one process said {known}."
 
 
+def baseline_in_blocks(shift: BaselineShift) -> str:
+    """Write how the baseline of the blocks compares with the plain window, as a sentence."""
+    return (
+        f"In the blocks, a step of the baseline took {baseline_shift(shift)} as long as in the plain window before "
+        "anything was recorded or switched."
+    )
+
+
 def basis(comparison: Comparison) -> str:
     """Write on what an answer rests: `4 fresh pairs`, `6 blocks within one process`, or both."""
     unit = "block" if comparison.within else "fresh pair"

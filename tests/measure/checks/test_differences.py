@@ -175,6 +175,14 @@ def test_only_settings_that_leave_the_meaning_alone_take_part():
     assert guarded(settings("loader.num_workers=2", "host.interop_threads=2")) == []
 
 
+def test_guarded_settings_are_without_those_that_need_workers_when_the_workers_take_no_part():
+    words = ["host.interop_threads=2", "precision.autocast=bf16", "loader.prefetch_factor=4"]
+    checked = [str(setting) for setting in guarded(settings(*words, "loader.num_workers=2"))]
+    assert checked == words[:2]
+    # The program has workers of its own.
+    assert [str(setting) for setting in guarded(settings(*words))] == words
+
+
 def test_the_widest_tolerance_of_all_settings_and_of_the_programs_own_precision_counts():
     assert allowed(settings("layout.channels_last=true"), "float32").outputs == ORDER.outputs
     assert allowed(settings("matmul.fp32_precision=high", "compile.mode=default"), "").outputs == TF32.outputs

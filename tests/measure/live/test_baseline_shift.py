@@ -80,6 +80,7 @@ def test_shift_is_shown_when_it_is_large_and_not_noise(times, is_shown):
     "events",
     [
         {"window": []},
+        {"window": [{"event": "window", "first_step": "x"}]},
         {"trace": [{"event": "trace", "begin_s": 5.0}]},
         {"arm_block": [{"event": "arm_block", "begin_s": 5.0}]},
     ],

@@ -276,7 +276,7 @@ def test_a_comparison_begins_with_its_verdict_in_one_sentence_and_tells_the_rest
     text = Reading(page(answers.comparison())).text
     told = [
         "1.42×",
-        "speed-up 1.38× to 1.45× at 95%, on 4 pairs",
+        "speed-up 1.38× to 1.45× at 95%, on 4 fresh pairs",
         "1.42× faster with loader.num_workers=8 precision.autocast=bf16 against the command as it is.",
         "281 → 399",
         "Each pair is one fresh run of each arm",

@@ -49,8 +49,18 @@ REDRAWS = frozenset[str](_TABLE["redraws"]["knobs"])
 
 
 def guarded(settings: Iterable[Setting]) -> list[Setting]:
-    """Return the candidate's settings whose results a guarded run checks; empty if no setting needs a check."""
-    chosen = [setting for setting in settings if knobs.get(setting.knob).effect in GUARDED]
+    """Return the candidate's settings whose results a guarded run checks; empty if no setting needs a check.
+
+    The number of workers takes no part, since it changes the samples. So a setting that would need these workers, such
+    as the batches that each of them prefetches, takes no part either.
+    """
+    given = list(settings)
+    brings_workers = any(setting.knob == "loader.num_workers" for setting in given)
+    chosen = [
+        setting
+        for setting in given
+        if knobs.get(setting.knob).effect in GUARDED and not (brings_workers and knobs.needs_workers(setting))
+    ]
     return chosen if any(knobs.get(setting.knob).effect == "numerics" for setting in chosen) else []
 
 

@@ -1,4 +1,4 @@
-"""What blocks within one process said, against what fresh pairs of the same arms said: the kept record of real runs.
+"""Turn answers from blocks within one process into statements about launches, by a kept record of real runs.
 
 An answer from blocks is about one process. How far such answers were off when the arms were launched is known from real
 runs only, which `launched.toml` keeps. So the interval of an answer from blocks is widened by that distance, and fresh

@@ -24,7 +24,8 @@ def baseline_shift(record: Record, blocks: Sequence[Block]) -> BaselineShift | N
     window = plain_window(record)
     if window is None or not blocks:
         return None
-    by_sample = bool(window.num_samples) and all(stretch.num_samples for block in blocks for stretch in block.baseline)
+    counts = [window.num_samples, *(stretch.num_samples for block in blocks for stretch in block.baseline)]
+    by_sample = all(num is not None and num > 0 for num in counts)
     num_units = (window.num_samples if by_sample else None) or window.num_steps
     plain_s = (window.end_s - window.begin_s) / num_units
     shifts = [math.log(unit_s(block.baseline, by_sample=by_sample) / plain_s) for block in blocks]
@@ -46,7 +47,10 @@ def plain_window(record: Record) -> TimedWindow | None:
     events = record.events
     if not events.get("window"):
         return None
-    window = document.convert(events["window"][0], TimedWindow)
+    try:
+        window = document.convert(events["window"][0], TimedWindow)
+    except ValueError:  # a damaged event
+        return None
     others = [event.get("begin_s") for name in ("trace", "arm_block") for event in events.get(name, [])[:1]]
     is_plain = all(begin_s is not None and begin_s >= window.end_s for begin_s in others)
     return window if is_plain and window.end_s > window.begin_s and window.num_steps > 0 else None

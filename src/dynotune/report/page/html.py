@@ -237,17 +237,28 @@ def of_comparison(found: Comparison) -> dict[str, Any]:
     verdict += f"{words.settings(found.candidate_settings, separator=' ')} against {against}."
     large = "Failed" if found.failed else _LARGE.get(found.verdict, gained)
     what = "saved" if found.run.objective in ("memory", "energy") else "speed-up"
-    rest = f"{what} {between} at {found.confidence:.0%}, on {found.num_pairs} {noun}s" if found.ci else found.reason
+    rest = f"{what} {between} at {found.confidence:.0%}, on {words.basis(found)}" if found.ci else found.reason
     return {
         "command": found.run.command,
         "headline": Headline(large, rest, verdict, found.verdict == "faster"),
         "noun": noun,
         "sides": dict([objective(found), *arms(found.baseline, found.candidate)]),
         "figures": {"pairs": plots.pairs(found)},
+        "of_blocks": _of_blocks(found),
         "warnings": warnings(found),
         "again": again(found),
         "machine": machine(found.facts),
     }
+
+
+def _of_blocks(comparison: Comparison) -> list[str]:
+    """Return sentences on what blocks said before fresh pairs, and on the baseline in the blocks."""
+    before, shift = comparison.blocks, comparison.baseline_shift
+    return [
+        *([words.blocks_before(before)] if before is not None else []),
+        *([words.baseline_in_blocks(shift)] if shift is not None else []),
+        *([comparison.only_chooses] if comparison.only_chooses else []),
+    ]
 
 
 def of_diagnosis(found: Diagnosis) -> dict[str, Any]:

@@ -53,7 +53,7 @@ ARMS = {
 }
 """By device and program; several words are one arm."""
 MOST_BLOCKS = 6
-BUDGET_S = 90.0
+BUDGET_S = 150.0
 """Seconds for the blocks of an arm, and for its fresh pairs."""
 SMALL = "-small"
 """Ending of a program's name: a small net on the device, whose steps wait for the host."""

@@ -10,7 +10,6 @@ import random
 import sys
 from time import perf_counter
 
-from .apply.settings import Settings
 from .core import observe
 from .core.covers import covers, on_compilations, skip_agent_code
 from .core.device import device_allocations, is_capturing, synchronise
@@ -19,6 +18,7 @@ from .core.hooks import AfterImport
 from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
 from .facts import stacks
+from .sites.settings import Settings
 from .steps import event_hooks, marker
 from .steps.outermost_modules import OutermostModules
 from .steps.steps import Steps

@@ -17,8 +17,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dynotune import knobs
-from dynotune.agent.apply.site import chosen
-from dynotune.agent.tasks.arm import _SWITCHES
+from dynotune.agent.sites.site import chosen
+from dynotune.agent.tasks.arm_switch import _SWITCHES
 from dynotune.launch.records.record import Record, Step
 from dynotune.measure.checks import guard
 from dynotune.measure.live import switching

@@ -15,8 +15,8 @@ from contextlib import nullcontext, suppress
 from queue import Empty
 from threading import get_ident
 
-from ..apply.decode import DecodeSite
-from ..apply.site import answer, text
+from .decode import DecodeSite
+from .site import answer, text
 from .switches import HasAlready, NotSwitched, Switch
 
 TYPE_CHECKING = False

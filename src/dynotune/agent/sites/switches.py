@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import gc
 
-from ..apply.compile import CALLS_OF_ROOTS, stance_answer, why_not
-from ..apply.globals import witness_of, write
-from ..apply.module import HAS_OPTIMIZER, AutocastSite, ChannelsLastSite, GradModeSite
-from ..apply.optimizer import fused_answer
-from ..apply.quantize import NO_LAYERS, TRAINS, QuantizeSite, exchange
-from ..apply.site import Site, answer, resolve, text
-from ..apply.transfer import TransferSite
+from .compile import CALLS_OF_ROOTS, stance_answer, why_not
+from .globals import witness_of, write
+from .module import HAS_OPTIMIZER, AutocastSite, ChannelsLastSite, GradModeSite
+from .optimizer import fused_answer
+from .quantize import NO_LAYERS, TRAINS, QuantizeSite, exchange
+from .site import Site, answer, resolve, text
+from .transfer import TransferSite
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

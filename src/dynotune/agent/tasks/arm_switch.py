@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 
-from ..apply.site import call_inside, chosen
 from ..core.device import free_memory
 from ..core.errors import by_a_signal
-from .loader_switch import LoaderSwitch
-from .switches import (
+from ..sites.loader_router import LoaderSwitch
+from ..sites.site import call_inside, chosen
+from ..sites.switches import (
     AutocastSwitch,
     ChannelsLastSwitch,
     CompileSwitch,
@@ -45,7 +45,7 @@ _SWITCHES: dict[str, type[Switch]] = {
 }
 
 
-class Arm:
+class ArmSwitch:
     """A candidate: settings that are switched together. `is_on`: whether the program runs with these settings now."""
 
     def __init__(self, planned: list[Planned], program: Program) -> None:

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dynotune.agent.tasks.arm import _SWITCHES, Arm
-from dynotune.agent.tasks.switches import HasAlready, NotSwitched, Switch
+from dynotune.agent.sites.switches import HasAlready, NotSwitched, Switch
+from dynotune.agent.tasks.arm_switch import _SWITCHES, ArmSwitch
 
 from .fake_program import fake_program
 
@@ -58,7 +58,7 @@ def program():
 
 @pytest.fixture
 def switch(program):
-    yield lambda *settings: Arm(list(settings), program)
+    yield lambda *settings: ArmSwitch(list(settings), program)
     assert (program.events, program.errors) == ([], [])
 
 

@@ -1,4 +1,4 @@
-"""The child: sets up `apply.Settings` as the agent does; the program finds `out` among its globals."""
+"""The child: sets up `sites.Settings` as the agent does; the program finds `out` among its globals."""
 
 import functools
 import json
@@ -12,9 +12,9 @@ def main(job):
     package = types.ModuleType("_dynotune_agent")
     package.__path__ = [job["agent"]]
     sys.modules["_dynotune_agent"] = package
-    from _dynotune_agent.apply.settings import Settings
     from _dynotune_agent.core.errors import ErrorLog
     from _dynotune_agent.core.hooks import AfterImport
+    from _dynotune_agent.sites.settings import Settings
 
     events = []
     settings = Settings(job["settings"], events.append, ErrorLog(events.append))

@@ -14,10 +14,13 @@ def main(job):
     sys.modules["_dynotune_agent"] = package
     from _dynotune_agent.core.errors import ErrorLog
     from _dynotune_agent.core.hooks import AfterImport
+    from _dynotune_agent.core.program import Program
     from _dynotune_agent.sites.settings import Settings
 
     events = []
-    settings = Settings(job["settings"], events.append, ErrorLog(events.append))
+    program = Program("", events.append, ErrorLog(events.append))
+    program.steps = types.SimpleNamespace(optimizers=[])
+    settings = Settings(job["settings"], program)
     settings.before_torch()
     hooks = AfterImport(raised)
     hooks.install()
@@ -25,7 +28,8 @@ def main(job):
     if job["torch"]:
         import torch
 
-        settings.after_torch(torch)
+        program.torch = torch
+        settings.after_torch()
         watch_roots(torch, settings)
         watch_loaders(torch, settings)
         skip_own_frames()

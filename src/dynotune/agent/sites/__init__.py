@@ -1,1 +1,1 @@
-"""Apply settings in the running program, and read the settings back from the program."""
+"""Places where settings act: one class each, for settings of the whole program and for turns within a run."""

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-import types
 import weakref
-from threading import get_ident
 
 from ..core.covers import covers
+from .own_calls import CompiledInside, OwnCalls
 from .site import Site, answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
-    from ..core.annotations import Answer, Event, Planned
+    from ..core.annotations import Answer, Planned
+    from ..core.program import Program
 
-CALLS_OF_ROOTS = "_compiled_call_impl of the outermost modules"
-"""The witness of a compiled module."""
-_PLAIN = (int, float, bool, complex, type(None))
+_CALLS_OF_ROOTS = "_compiled_call_impl of the outermost modules"
+_NO_ROOT = "no outermost module was called"
+_NOTHING = "the program compiles nothing"
 
 
 class CompileSite(Site):
@@ -33,21 +31,60 @@ class CompileSite(Site):
     Some modules get the loader's whole batch (file names among tensors), call themselves with the tensors, and then
     compute the loss. Only the inner calls with tensors are compiled. If the whole module were compiled, the graph would
     break wherever the loss reads values, and torch would compile again for each number of targets.
+
+    Within a run, the first calls are over, so whole modules are compiled, and they run eagerly in between. `off`
+    makes a program that compiles itself run eagerly.
     """
 
-    def __init__(self, planned: list[Planned], event: Event) -> None:
-        super().__init__(planned, event)
+    is_switched = True
+    acts_in_calls = True
+    suits_ranks = False  # ranks finish compiling at different steps
+
+    def __init__(self, planned: list[Planned], program: Program, at_start: bool) -> None:
+        super().__init__(planned, program, at_start)
+        self.compiles = self.value != "off"
         self._roots: list[weakref.ref[Any]] = []
+        self._compiled: list[tuple[Any, Any]] = []
+        """Within a run: modules with their compiled calls."""
         self._own_calls: dict[int, OwnCalls] = {}
         self._refused: list[str] = []
         self._num_skipped = 0
 
-    def after_torch(self, torch: Any) -> None:
-        super().after_torch(torch)
-        if self.value == "off":
-            self._turn_off(torch)
+    def cannot(self) -> str:
+        """At the start, each outermost module is asked about when it has run."""
+        if self.at_start or self._compiled:
+            return ""
+        if self.compiles:
+            roots = self.roots()
+            return next(filter(None, map(self._why_not, roots)), "") if roots else _NO_ROOT
+        if not hasattr(self.torch.compiler, "set_stance"):
+            return "this version of torch has no stances of its compiler"
+        return "" if self.program.num_compilations else _NOTHING
 
-    def _turn_off(self, torch: Any) -> None:
+    def on(self) -> None:
+        if not self.compiles:
+            if not self.at_start:
+                self._force_eager()
+            return
+        if not self._compiled:
+            roots = self.roots()
+            self._compiled = [(root, self._compile(root)) for root in roots]
+            self._roots = list(map(weakref.ref, roots))
+        for root, compiled in self._compiled:
+            root._compiled_call_impl = compiled
+
+    def off(self) -> None:
+        if not self.compiles:
+            self.torch.compiler.set_stance("default")
+            return
+        for root, compiled in self._compiled:
+            if root._compiled_call_impl is compiled:
+                root._compiled_call_impl = None
+
+    def constructing(self) -> None:
+        if self.compiles:
+            return
+        torch = self.torch
         original = torch.compile
 
         @covers(torch, "compile")
@@ -71,7 +108,7 @@ class CompileSite(Site):
             self.torch.compiler.set_stance("force_eager")
 
     def hold(self) -> None:
-        if self.value == "off" and self._num_skipped and hasattr(self.torch.compiler, "set_stance"):
+        if not self.compiles and self._num_skipped and hasattr(self.torch.compiler, "set_stance"):
             self._force_eager()
 
     def on_root(self, module: Any) -> None:
@@ -83,174 +120,68 @@ class CompileSite(Site):
             if root is not None and id(root) in parts:
                 root._compiled_call_impl = None
         self._roots = [ref for ref in self._roots if id(ref()) not in parts]
-        if self.value != "off" and not why_not(self.torch, module) and hasattr(module.forward, "__func__"):
+        if self.compiles and not self._why_not(module) and hasattr(module.forward, "__func__"):
             self._own_calls[id(module)] = OwnCalls(module, self.torch.Tensor)
 
     def root_ran(self, module: Any) -> None:
-        if self.value == "off":
+        if not self.compiles:
             return
         own_calls = self._own_calls.pop(id(module), None)
         if own_calls is not None:
             own_calls.end()
-        if reason := why_not(self.torch, module):
+        if reason := self._why_not(module):
             self._refused.append(reason)
             return
-        if own_calls is not None and own_calls.once_in_tensors:
-            compiled = self.torch.compile(module.forward, mode=self.value)
-            module._compiled_call_impl = CompiledInside(module, compiled, self.torch.Tensor)
-        else:
-            # Avoid the name `compile`, which a class may use for something else.
-            self.torch.nn.Module.compile(module, mode=self.value)
+        module._compiled_call_impl = self._compile(module, own_calls)
         self._roots.append(weakref.ref(module))
 
-    def read(self, setting: Planned) -> Answer:
-        if self.value == "off":
+    def _compile(self, module: Any, own_calls: OwnCalls | None = None) -> Any:
+        """Return the module's compiled call.
+
+        `own_calls`: the calls that the module's first call made to the module.
+        """
+        if own_calls is not None and own_calls.once_in_tensors:
+            compiled = self.torch.compile(module.forward, mode=self.value)
+            return CompiledInside(module, compiled, self.torch.Tensor)
+        # Avoid the name `compile`, which a class may use for something else.
+        self.torch.nn.Module.compile(module, mode=self.value)
+        compiled, module._compiled_call_impl = module._compiled_call_impl, None
+        return compiled
+
+    def _why_not(self, module: Any) -> str:
+        """Return why a module cannot be compiled; "" if the module can be compiled."""
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            return "the program compiles %s itself" % type(module).__name__
+        is_script = isinstance(module, self.torch.jit.ScriptModule)
+        return "%s is a TorchScript module" % type(module).__name__ if is_script else ""
+
+    def read_one(self, setting: Planned) -> Answer:
+        if not self.compiles:
             return self._read_off(setting)
         roots = [root for root in (ref() for ref in self._roots) if root is not None]
         if not roots:
-            detail = "; ".join(self._refused) or "no outermost module was called"
-            return answer(setting, None, CALLS_OF_ROOTS, False, detail)
-        compiled = all(root._compiled_call_impl is not None for root in roots)
+            detail = "; ".join(self._refused) or _NO_ROOT
+            return answer(setting, None, _CALLS_OF_ROOTS, False, detail)
+        is_on = all(root._compiled_call_impl is not None for root in roots) and all(
+            root._compiled_call_impl is compiled for root, compiled in self._compiled
+        )
         inside = [root for root in roots if isinstance(root._compiled_call_impl, CompiledInside)]
         details = [*self._refused, *("%s in the calls that it makes of itself" % type(one).__name__ for one in inside)]
         detail = "; ".join(dict.fromkeys(details))
-        return answer(
-            setting, self.value if compiled else "off", CALLS_OF_ROOTS, compiled and not self._refused, detail
-        )
+        found, ok = self.value if is_on else "off", is_on and not self._refused
+        return answer(setting, found, _CALLS_OF_ROOTS, ok, detail)
 
     def _read_off(self, setting: Planned) -> Answer:
-        if not self._num_skipped:
-            return answer(setting, "off", "calls of torch.compile", True, "the program compiles nothing")
-        if _stance() is None:
+        if not (self._num_skipped or self.program.num_compilations):
+            return answer(setting, "off", "calls of torch.compile", True, _NOTHING)
+        stance = _stance()
+        if stance is None:
             return answer(setting, "off", "calls of torch.compile", True, "made with disable=True")
-        return stance_answer(setting)
+        is_off = stance == "force_eager"
+        return answer(setting, "off" if is_off else "on", "torch.compiler's stance", is_off)
 
 
 def _stance() -> Any:
     """Return the stance of torch's compiler; None if it is not loaded, or this version has no stances."""
     eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     return getattr(getattr(eval_frame, "_stance", None), "stance", None)
-
-
-def stance_answer(setting: Planned) -> Answer:
-    """Read `compile.mode=off` back: whether compiled calls now run eagerly."""
-    is_off = _stance() == "force_eager"
-    return answer(setting, "off" if is_off else "on", "torch.compiler's stance", is_off)
-
-
-def why_not(torch: Any, module: Any) -> str:
-    """Return why a module cannot be compiled; "" if the module can be compiled."""
-    if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-        return "the program compiles %s itself" % type(module).__name__
-    is_script = isinstance(module, torch.jit.ScriptModule)
-    return "%s is a TorchScript module" % type(module).__name__ if is_script else ""
-
-
-class OwnCalls:
-    """Calls that a module's `forward` makes to the module itself, during the module's first call.
-
-    `once_in_tensors` is true if `forward` called the module exactly once, with only tensors, without further calls
-    inside. Several calls would each begin a step of CUDA graphs, which overwrites the results of the previous call.
-    """
-
-    def __init__(self, module: Any, tensor: type) -> None:
-        outer: list[tuple[int, bool]] = []
-        inner: list[bool] = []
-
-        def watched(forward: Any, args: Any, kwargs: Any) -> Any:
-            plain, thread = _is_plain((args, kwargs), tensor), get_ident()
-            if outer:
-                if outer[0][0] == thread:
-                    inner.append(plain)
-                return forward(*args, **kwargs)
-            outer.append((thread, plain))
-            try:
-                return forward(*args, **kwargs)
-            finally:
-                self.end()
-
-        self._outer, self._inner = outer, inner
-        self._cover = Cover(module, watched)
-        self._cover.put_on()
-
-    @property
-    def once_in_tensors(self) -> bool:
-        return [plain for _, plain in self._outer] == [False] and self._inner == [True]
-
-    def end(self) -> None:
-        self._cover.take_off()
-
-
-class CompiledInside:
-    """Stand in for a module's compiled call: call the module as written, but with `compiled` in place of `forward` if
-    all inputs are tensors. If the program has replaced `forward` meanwhile, call the replacement.
-    """
-
-    def __init__(self, module: Any, compiled: Callable[..., Any], tensor: type) -> None:
-        def inside(forward: Any, args: Any, kwargs: Any) -> Any:
-            return (compiled if _is_plain((args, kwargs), tensor) else forward)(*args, **kwargs)
-
-        self._module = module
-        self._cover = Cover(module, inside)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not self._cover.put_on():
-            return self._module._call_impl(*args, **kwargs)
-        try:
-            return self._module._call_impl(*args, **kwargs)
-        finally:
-            self._cover.take_off()
-
-
-class Cover:
-    """Call `call(forward, args, kwargs)` in place of a module's `forward`.
-
-    The cover is a method: if a hook copies or saves the module in a call, the copy has its own cover, and a pickle
-    finds the cover by name.
-
-    Raises AttributeError: the module's `forward` is not a method.
-    """
-
-    def __init__(self, module: Any, call: Callable[..., Any]) -> None:
-        forward = module.forward
-        plain = forward.__func__
-
-        @functools.wraps(plain)
-        def covered(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return call(forward, args, kwargs) if self is module else plain(self, *args, **kwargs)
-
-        self._module, self._forward = module, forward
-        self._was_own = "forward" in module.__dict__
-        self._covered = types.MethodType(covered, module)
-
-    def put_on(self) -> bool:
-        """Wrap `forward`, unless other code has replaced `forward` before; return whether `forward` is wrapped."""
-        if self._module.forward != self._forward:
-            return False
-        self._module.__dict__["forward"] = self._covered
-        return True
-
-    def take_off(self) -> None:
-        own = self._module.__dict__
-        if own.get("forward") is not self._covered:
-            return
-        if self._was_own:
-            own["forward"] = self._forward
-        else:
-            own.pop("forward", None)
-
-
-def _is_plain(value: Any, tensor: type) -> bool:
-    """Tell whether the value has only tensors and numbers, which a graph accepts."""
-    try:
-        return _holds_plain(value, tensor)
-    except Exception:  # a batch of the program's own class may run any code
-        return False
-
-
-def _holds_plain(value: Any, tensor: type) -> bool:
-    if isinstance(value, (tensor, *_PLAIN)):
-        return True
-    if isinstance(value, (list, tuple)):
-        return all(_holds_plain(item, tensor) for item in value)
-    return isinstance(value, dict) and all(_holds_plain(item, tensor) for item in dict.values(value))

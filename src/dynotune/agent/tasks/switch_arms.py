@@ -24,7 +24,7 @@ from ..core.covers import call_directly
 from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
 from ..core.program import WAITS
-from ..sites.switches import NotSwitched
+from ..sites.site import NotSwitched
 from .arm_switch import ArmSwitch
 from .results_within import ResultsWithin
 from .task import Task

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ..agent.apply.conftest import fresh_child
+from ..agent.sites.conftest import fresh_child
 
 child = fresh_child
 

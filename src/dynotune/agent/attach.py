@@ -10,7 +10,6 @@ import random
 import sys
 from time import perf_counter
 
-from .apply.settings import Settings
 from .core import observe
 from .core.covers import covers, on_compilations, skip_agent_code
 from .core.device import device_allocations, is_capturing, synchronise
@@ -19,6 +18,7 @@ from .core.hooks import AfterImport
 from .core.program import Program
 from .core.writer import ALLOCATED, COMPILED, Writer
 from .facts import stacks
+from .sites.settings import Settings
 from .steps import event_hooks, marker
 from .steps.outermost_modules import OutermostModules
 from .steps.steps import Steps
@@ -52,7 +52,8 @@ class Agent:
         self.log = ErrorLog(self._event)
         self._guard = functools.partial(guarded, self.log)
         self._hooks = AfterImport(self.log)
-        self._settings = Settings(plan["settings"], self._event, self.log)
+        self._program = program = Program(folder, self._event, self.log)
+        self._settings = Settings(plan["settings"], program)
         self._state: State | None = None
         if plan.get("observe"):
             from .facts.state import State
@@ -69,7 +70,6 @@ class Agent:
         self._is_watched = bool(plan.get("watched"))
         self._needed: set[type] = set()
         self._events_before: tuple[int, int | None, float] = 0, None, 0.0
-        self._program = program = Program(folder, self._event, self.log)
         program.state = self._state
         program.prepare, program.before_result = self._before_task, self._before_result
         program.say_state, program.watch_calls = self._say_state, self._watch_calls
@@ -148,7 +148,7 @@ class Agent:
         self._event({"event": "torch", "version": str(torch.__version__), "cuda": cuda, "time_s": perf_counter()})
         if state is not None:
             self._guard("state", state.torch_is_here, torch, program.profiler)
-        self._guard("settings", self._settings.after_torch, torch)
+        self._guard("settings", self._settings.after_torch)
         if self._plan.get("seed") is not None:
             torch.manual_seed(self._plan["seed"])
         self._guard("tasks", self._tasks.torch_is_here)

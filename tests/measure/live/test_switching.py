@@ -17,8 +17,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dynotune import knobs
-from dynotune.agent.apply.site import chosen
-from dynotune.agent.tasks.arm import _SWITCHES
+from dynotune.agent.sites.registry import SITES, site_of
 from dynotune.launch.records.record import Record, Step
 from dynotune.measure.checks import guard
 from dynotune.measure.live import switching
@@ -496,10 +495,11 @@ NOT_ON_CPU = {
 
 
 def test_every_kind_of_switch_is_read_back_in_a_real_program():
-    assert {*READ_BACK, *NOT_ON_CPU, "decode"} == _SWITCHES.keys()  # decode: see below
+    switched = {kind for kind, site in SITES.items() if site.is_switched}
+    assert {*READ_BACK, *NOT_ON_CPU, "decode"} == switched  # decode: see below
     for kind, (_, text, *_) in (READ_BACK | NOT_ON_CPU).items():
         site = msgspec.to_builtins(knobs.get(text.partition("=")[0]).site)
-        assert chosen(site, _SWITCHES) is _SWITCHES[kind]
+        assert site_of(site) is SITES[kind]
 
 
 @pytest.mark.parametrize("program", [ALL_KINDS, SERVES], ids=["trains", "serves"])

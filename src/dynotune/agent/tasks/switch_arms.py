@@ -25,9 +25,9 @@ from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
 from ..core.pace import pace_s
 from ..core.program import WAITS
-from .arm import Arm
+from ..sites.site import NotSwitched
+from .arm_switch import ArmSwitch
 from .results_within import ResultsWithin
-from .switches import NotSwitched
 from .task import Task
 
 TYPE_CHECKING = False
@@ -77,16 +77,16 @@ class SwitchArms(Task):
         self._num_blocks, self._stretch_steps = int(order["num_blocks"]), max(1, int(order["stretch_steps"]))
         self._draw = random.Random(order.get("seed", 0))
         self._planned = order["arms"]
-        self._arms: list[Arm] = []
+        self._arms: list[ArmSwitch] = []
         self._alive = list(range(len(self._planned)))
         self._num_recompiled = 0
         self._drawn: dict[int, int] = {}
-        self._usual: dict[Arm | None, list[float]] = {None: [float(order.get("step_s") or 0.0)]}
-        self._waited: set[Arm | None] = set()  # arms with which the program waits for the loader
-        self._results: dict[Arm, ResultsWithin] = {}
+        self._usual: dict[ArmSwitch | None, list[float]] = {None: [float(order.get("step_s") or 0.0)]}
+        self._waited: set[ArmSwitch | None] = set()  # arms with which the program waits for the loader
+        self._results: dict[ArmSwitch, ResultsWithin] = {}
         self._has_ranks = False
         self._is_restless = False  # whether it allocates in every step
-        self._on: Arm | None = None
+        self._on: ArmSwitch | None = None
         self._thread: int | None = None  # the thread in which steps end
         self._work: Stops | None = None
         self._stop = 0
@@ -104,7 +104,7 @@ class SwitchArms(Task):
         if self._has_short_epochs:
             # The usual step time excludes an epoch's begin, but a stretch may include one.
             self._usual[None] = []
-        self._arms = [Arm(planned, program) for planned in self._planned]
+        self._arms = [ArmSwitch(planned, program) for planned in self._planned]
         if not self._has_ranks:
             wanted = self.order.get("num_results", 0)
             rounding = self.order.get("rounding", 0.0)
@@ -291,7 +291,7 @@ class SwitchArms(Task):
 
     # Timed steps, and steps that do not count
 
-    def _wash_out(self, arm: Arm | None) -> Stops:
+    def _wash_out(self, arm: ArmSwitch | None) -> Stops:
         queued = max(self.program.num_queued, arm.num_queued if arm is not None else 0)
         if self._has_ranks:
             yield WASH_OUT_STEPS + queued + STEPS_LEFT_OUT
@@ -318,7 +318,7 @@ class SwitchArms(Task):
         # If nothing was switched on, the program runs in its own way.
         self._is_restless |= is_settled and (arm is None or not arm.has_been_on)
 
-    def _stretch(self, arm: Arm) -> Stops:
+    def _stretch(self, arm: ArmSwitch) -> Stops:
         """Return the wall time (s) of the stretch's steps, the number of samples or None, and the number of steps."""
         length, steps = self._length(arm), self.program.steps
         for repeats_left in range(MOST_REPEATS, -1, -1):
@@ -361,7 +361,7 @@ class SwitchArms(Task):
         router = self.program.loader_router
         return int(self.program.steps.num_epochs + (0 if router is None else router.num_drained))
 
-    def _length(self, arm: Arm) -> int:
+    def _length(self, arm: ArmSwitch) -> int:
         """Return the number of steps in a stretch."""
         waits = self.order.get("waits", 0.0) > WAITS or (arm if arm.is_on else None) in self._waited
         if not waits or self._has_ranks or self._has_short_epochs:
@@ -379,7 +379,7 @@ class SwitchArms(Task):
             if known and perf_counter() - begin_s > LONG * length * median(known):
                 return
 
-    def _is_odd(self, arm: Arm, step_s: float) -> bool:
+    def _is_odd(self, arm: ArmSwitch, step_s: float) -> bool:
         """Tell whether steps took far longer than usual with the same settings, because the program did other work.
 
         A candidate's first stretch is compared with the baseline's, later stretches with the candidate's first stretch.
@@ -391,7 +391,7 @@ class SwitchArms(Task):
             usual.append(step_s)
         return is_odd
 
-    def _refuse_hopeless(self, arm: Arm, step_s: float) -> None:
+    def _refuse_hopeless(self, arm: ArmSwitch, step_s: float) -> None:
         """Raise NotSwitched if the candidate's steps take so long that more blocks are not worthwhile."""
         known = [each for each in self._usual[None] if each > 0]
         if not (self.order.get("give_up_slow") and arm.is_on and known):
@@ -403,7 +403,7 @@ class SwitchArms(Task):
     def _counters(self) -> tuple[int, int | None]:
         return self.program.num_compilations, device_allocations(self.program.torch)
 
-    def _refuse_compiled(self, arm: Arm | None, before: tuple[int, Any], now: tuple[int, Any]) -> None:
+    def _refuse_compiled(self, arm: ArmSwitch | None, before: tuple[int, Any], now: tuple[int, Any]) -> None:
         if now[0] == before[0] or arm is None:
             return
         if not arm.is_on or arm.compiles:

@@ -1,7 +1,10 @@
-"""Apply `loader.*`: arguments of torch's DataLoader, for every loader that the program builds.
+"""Apply `loader.*`: arguments of torch's DataLoader.
 
-One cover of `DataLoader.__init__` applies all loader settings, because the settings depend on each other: several need
-workers. Subclasses and frameworks that build a loader from another loader's attributes call this constructor.
+At the start, one cover of `DataLoader.__init__` applies all loader settings to every loader that the program
+builds, because the settings depend on each other: several need workers. Subclasses and frameworks that build a
+loader from another loader's attributes call this constructor.
+
+Within a run, loaders exist and cannot be changed, so a second loader stands in for each.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import weakref
 
 from ..core.worker_sharding import shards_by_worker
+from .loader_router import NEEDS_WORKERS, router_of
 from .site import Site, answer, cover_constructor, text
 
 TYPE_CHECKING = False
@@ -16,24 +20,53 @@ if TYPE_CHECKING:
     from inspect import BoundArguments
     from typing import Any
 
-    from ..core.annotations import Answer, Event, Planned
+    from ..core.annotations import Answer, Planned
+    from ..core.program import Program
 
 _NEED_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 _MAX_LOADERS = 64
 
 
 class LoaderSite(Site):
-    """Apply all `loader.*` settings."""
+    """Apply all `loader.*` settings: to the program's loaders, or to second loaders in their place."""
 
-    def __init__(self, planned: list[Planned], event: Event) -> None:
-        super().__init__(planned, event)
+    is_switched = True
+    acts_in_loaders = True
+
+    def __init__(self, planned: list[Planned], program: Program, at_start: bool) -> None:
+        super().__init__(planned, program, at_start)
         self._asked = {setting["site"]["argument"]: setting["value"] for setting in planned}
         self._built: list[tuple[weakref.ref[Any], dict[str, str]]] = []
         self._drawn: list[tuple[dict[str, Any], dict[str, str]]] = []
+        self._router: Any = None if at_start else router_of(program)
 
-    def after_torch(self, torch: Any) -> None:
-        super().after_torch(torch)
-        cover_constructor(torch.utils.data.DataLoader, self._rewrite, self._refused, self._remember)
+    @property
+    def num_queued(self) -> int:  # type: ignore[override]
+        return int(self._router.num_queued(self._asked))
+
+    @property
+    def num_workers(self) -> int:  # type: ignore[override]
+        return int(self._asked.get("num_workers", 0))
+
+    def constructing(self) -> None:
+        cover_constructor(self.torch.utils.data.DataLoader, self._rewrite, self._refused, self._remember)
+
+    def cannot(self) -> str:
+        """At the start, each loader is asked about when it is built."""
+        return "" if self.at_start else str(self._router.cannot(self._asked))
+
+    def has_already(self) -> bool:
+        return bool(self._router.has_already(self._asked))
+
+    def on(self) -> None:
+        if not self.at_start:
+            self._router.turn_on(self._asked)
+
+    def off(self) -> None:
+        self._router.turn_off(self._asked)
+
+    def check(self, is_on: bool) -> None:
+        self._router.check()
 
     def _refused(self, reason: str) -> dict[str, str]:
         return dict.fromkeys(self._asked, reason) if reason else {}
@@ -53,7 +86,7 @@ class LoaderSite(Site):
             if name not in parameters:
                 refused[name] = "the DataLoader of this version of torch has no such argument"
             elif name in _NEED_WORKERS and not workers and asked[name] is not False:
-                refused[name] = "it needs num_workers above 0, and this loader has none"
+                refused[name] = NEEDS_WORKERS % ("loader." + name)
         arguments.update((name, value) for name, value in asked.items() if name not in refused)
         if workers and not given and arguments.get("multiprocessing_context") is None:
             context = _context_of_new_workers()
@@ -88,22 +121,27 @@ class LoaderSite(Site):
         if len(self._drawn) < _MAX_LOADERS:
             self._drawn.append((found, refused))
 
-    def read(self, setting: Planned) -> Answer:
+    def read_one(self, setting: Planned) -> Answer:
         name = setting["site"]["argument"]
-        if not self._drawn:
-            detail = "the program drew from no torch DataLoader"
-            return answer(setting, None, "the loaders drawn from", False, detail)
-        found = [text(attributes[name]) for attributes, _ in self._drawn]
-        reasons = [reasons[name] for _, reasons in self._drawn if name in reasons]
-        differ = [value for value in found if value != text(setting["value"])]
-        if differ and not reasons:
-            reasons = ["a loader's class does not pass its arguments on to torch's DataLoader"]
+        reasons: set[str] = set()
+        if self.at_start:
+            found = [text(attributes[name]) for attributes, _ in self._drawn]
+            reasons = {refused[name] for _, refused in self._drawn if name in refused}
+            witness = "%s of the loader%s drawn from" % (name, "s" if len(found) > 1 else "")
+            nothing = "the program drew from no torch DataLoader"
+        else:
+            found = list(self._router.used(name))
+            witness = "%s of the iterators that made the batches" % name
+            nothing = "no batch was drawn with it"
+        if not found:
+            return answer(setting, None, witness, False, nothing)
+        differs = any(value != text(setting["value"]) for value in found)
         if name == "pin_memory" and setting["value"] and not reasons and not self.torch.cuda.is_available():
-            reasons = ["without a GPU nothing is pinned"]
-        witness = "%s of the loader%s drawn from" % (name, "s" if len(found) > 1 else "")
-        return answer(
-            setting, ", ".join(sorted(set(found))), witness, not differ and not reasons, "; ".join(sorted(set(reasons)))
-        )
+            reasons = {"without a GPU nothing is pinned"}
+        elif differs and not reasons:
+            reasons = {"a loader's class does not pass its arguments on to torch's DataLoader"}
+        detail = "; ".join(sorted(reasons))
+        return answer(setting, ", ".join(sorted(set(found))), witness, not differs and not reasons, detail)
 
 
 def _context_of_new_workers() -> str | None:

@@ -8,85 +8,30 @@ batches that they have not begun are held back until that loader's next turn.
 
 from __future__ import annotations
 
-import importlib.util
 import multiprocessing
 import weakref
 from contextlib import nullcontext, suppress
 from queue import Empty
 from threading import get_ident
 
-from ..apply.decode import DecodeSite
-from ..apply.site import answer, text
-from .switches import HasAlready, NotSwitched, Switch
+from .site import NotSwitched, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from ..core.annotations import Answer, Planned
     from ..core.program import Program
+    from .decode import DecodeSite
 
     Options = tuple[tuple[str, Any], ...]
     Used = dict[tuple[Options, str], set[str]]
     """By options and the name of a loader's argument, the values with which iterators work, as text."""
 
-_DECODE = "decode.backend"
-_NOT_PINNED = "without a GPU nothing is pinned"
-_FROM_WORKERS = ("prefetch_factor", "in_order", "multiprocessing_context", _DECODE)
-
-
-class LoaderSwitch(Switch):
-    """`loader.*` and `decode.*` settings of all loaders that the steps draw from."""
-
-    suits_short_epochs = False  # each epoch starts the workers of two loaders in place of one
-
-    def __init__(self, planned: list[Planned], program: Program) -> None:
-        super().__init__(planned, program)
-        named = [(one["site"].get("argument", one["knob"]), one) for one in planned]
-        self._options: Options = tuple(sorted((name, one["value"]) for name, one in named))
-        decoding = [one for name, one in named if name == _DECODE]
-        self._router = router_of(program)
-        self._decoder: DecodeSite | None = None
-        if decoding:
-            # Candidates with equal options draw from the same workers.
-            self._decoder = self._router.decoders.setdefault(self._options, DecodeSite(decoding, program.event))
-
-    @property
-    def num_queued(self) -> int:  # type: ignore[override]
-        return self._router.num_queued(dict(self._options))
-
-    @property
-    def num_workers(self) -> int:  # type: ignore[override]
-        return int(dict(self._options).get("num_workers", 0))
-
-    def on(self) -> None:
-        self._router.refuse(dict(self._options))
-        if self._decoder is not None and importlib.util.find_spec("PIL") is None:
-            raise NotSwitched("Pillow is not installed, so the program does not use it")
-        self._router.active = self._options
-
-    def off(self) -> None:
-        self._router.active = None
-        self._router.release_own()
-
-    def read(self, setting: Planned) -> Answer:
-        if self._decoder is not None and setting["knob"] == _DECODE:
-            return self._decoder.read(setting)
-        name = setting["site"]["argument"]
-        values = self._router.used(self._options, name)
-        ok = values == {text(setting["value"])}
-        witness = "%s of the iterators that made the batches" % name
-        detail = ""
-        if not values:
-            detail = "no batch was drawn with it"
-        elif not ok:
-            detail = _NOT_PINNED if name == "pin_memory" else "the loader's class changes it"
-        return answer(setting, ", ".join(sorted(values)) or None, witness, ok, detail)
-
-    def check(self, is_on: bool) -> None:
-        if self._router.failure:
-            raise NotSwitched(self._router.failure)
+DECODE = "decode.backend"
+"""Name of the option by which workers decode; the other options are named as the loader's arguments."""
+NEEDS_WORKERS = "%s needs loading processes (num_workers above 0), and the loader has none"
+_FROM_WORKERS = ("prefetch_factor", "in_order", "multiprocessing_context", DECODE)
 
 
 def router_of(program: Program) -> Router:
@@ -112,9 +57,22 @@ class Router:
         self._seen: dict[int, _Sources] = {}
         self._used: Used = {}
 
-    def used(self, options: Options, name: str) -> set[str]:
-        """Return the values of a loader's argument, as text, with which iterators with these options work."""
-        return self._used.get((options, name), set())
+    def turn_on(self, options: dict[str, Any]) -> None:
+        """Draw with these options too, beside those that are on already."""
+        self.active = tuple(sorted({**dict(self.active or ()), **options}.items()))
+
+    def turn_off(self, options: dict[str, Any]) -> None:
+        """Draw without these options.
+
+        The workers of the program's own iterators go on, whoever draws from these iterators next.
+        """
+        self.active = tuple(option for option in self.active or () if option[0] not in options) or None
+        for sources in list(self._seen.values()):
+            sources.release_own()
+
+    def used(self, name: str) -> set[str]:
+        """Return the values of a loader's argument, as text, in iterators with the present options."""
+        return set() if self.active is None else self._used.get((self.active, name), set())
 
     def num_queued(self, options: dict[str, Any]) -> int:
         """Return the largest number of batches that an iterator with the given options may have ready."""
@@ -128,19 +86,23 @@ class Router:
         idle, steady, ready = zip(*found) if found else ((), (), (0,))
         return all(idle), all(steady), max(ready)
 
-    def release_own(self) -> None:
-        """Let the workers of the program's own iterators go on, whoever draws from these iterators next."""
-        for sources in list(self._seen.values()):
-            sources.release_own()
+    def cannot(self, options: dict[str, Any]) -> str:
+        """Return why no loader of the steps can give batches with these options, beside those on already."""
+        if self.failure:
+            return self.failure
+        if not self._seen:
+            return "the steps draw from no DataLoader of torch"
+        options = {**dict(self.active or ()), **options}
+        return next(filter(None, (sources.cannot(options) for sources in list(self._seen.values()))), "")
 
-    def refuse(self, options: dict[str, Any]) -> None:
-        """Raise NotSwitched if no loader of the steps can give batches with the given options."""
+    def has_already(self, options: dict[str, Any]) -> bool:
+        """Tell whether a loader of the steps has the given options of its own accord."""
+        return any(sources.has_already(options) for sources in list(self._seen.values()))
+
+    def check(self) -> None:
+        """Raise NotSwitched if a loader with other options could not be made."""
         if self.failure:
             raise NotSwitched(self.failure)
-        if not self._seen:
-            raise NotSwitched("the steps draw from no DataLoader of torch")
-        for sources in list(self._seen.values()):
-            sources.refuse(options)
 
     def around(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def __next__(iterator: Any) -> Any:
@@ -198,24 +160,26 @@ class _Sources:
         workers = int(options.get("num_workers", self._has("num_workers") or 0))
         return workers * int(options.get("prefetch_factor", self._has("prefetch_factor")) or 2)
 
-    def refuse(self, options: dict[str, Any]) -> None:
+    def has_already(self, options: dict[str, Any]) -> bool:
+        return all(self._has(name) == value for name, value in options.items())
+
+    def cannot(self, options: dict[str, Any]) -> str:
         own = self._own()
         if own is None:
-            return
-        dataset = self._program.torch.utils.data.IterableDataset
-        if isinstance(own._dataset, dataset):
-            raise NotSwitched("the dataset is iterable: two loaders would each yield all of its samples")
+            return ""
+        if isinstance(own._dataset, self._program.torch.utils.data.IterableDataset):
+            return "the dataset is iterable: two loaders would each yield all of its samples"
         if not hasattr(own, "_dynotune_loader"):
-            raise NotSwitched("another library's iterator cannot be made again")
-        if all(self._has(name) == value for name, value in options.items()):
-            raise HasAlready
+            return "another library's iterator cannot be made again"
+        if self.has_already(options):
+            return ""
         if not options.get("num_workers", own._num_workers):
             for name in set(options) & set(_FROM_WORKERS):
-                knob = name if name == _DECODE else "loader." + name
-                raise NotSwitched("%s needs loading processes, and the loader has none" % knob)
+                return NEEDS_WORKERS % (name if name == DECODE else "loader." + name)
         context = own._dynotune_loader[1].get("_DataLoader__multiprocessing_context") or multiprocessing
-        if _DECODE in options and options.get("multiprocessing_context", context.get_start_method()) != "fork":
-            raise NotSwitched("workers that are not forked keep their decoder")
+        if DECODE in options and options.get("multiprocessing_context", context.get_start_method()) != "fork":
+            return "workers that are not forked keep their decoder"
+        return ""
 
     def waiting(self, options: Options | None) -> tuple[bool, bool, int]:
         """Return the same as `Router.waiting`."""
@@ -290,7 +254,7 @@ class _Sources:
         """Create an iterator over a copy of the loader, without changing the program's random numbers."""
         torch = self._program.torch
         loader_class, fields = own._dynotune_loader
-        options.pop(_DECODE, None)
+        options.pop(DECODE, None)
         fields = {**fields, **options, "persistent_workers": False, "_iterator": None}
         context = fields.pop("multiprocessing_context", None)
         if not fields["num_workers"]:

@@ -1,83 +1,20 @@
-"""Apply `ddp.…` and `fsdp.…`, equally on every rank: how DistributedDataParallel exchanges gradients, and when modules
-sharded by `fully_shard` gather and release their parameters.
-"""
+"""Apply `fsdp.…`, equally on every rank: when modules sharded by `fully_shard` gather and release parameters."""
 
 from __future__ import annotations
 
 import sys
 
-from .site import Site, answer, cover_constructor, resolve
+from .wrapper import WrapperSite
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from inspect import BoundArguments
     from typing import Any
 
-    from ..core.annotations import Answer, Event, Planned
-
-_HOOK = "comm_hook"
-_MIB = 1024 * 1024
 _RESHARD, _PREFETCH = "reshard_after_forward", "prefetch"
 _DIRECTIONS = ("forward", "backward")
 
 
-class _WrapperSite(Site):
-    """Compare the requested arguments with those that were found at the program's wrappers of its model."""
-
-    WITNESS, NONE = "", ""
-
-    def __init__(self, planned: list[Planned], event: Event) -> None:
-        super().__init__(planned, event)
-        self._asked = {setting["site"]["argument"]: setting["value"] for setting in planned}
-        self._found: dict[str, set[object]] = {}
-        self._reason = ""
-
-    def read(self, setting: Planned) -> Answer:
-        found, asked = self._found.get(setting["site"]["argument"], set()), setting["value"]
-        if not found:
-            return answer(setting, None, self.WITNESS, False, self.NONE)
-        other = next(iter(found - {asked}), asked)
-        return answer(setting, other, self.WITNESS, other == asked, self._reason)
-
-
-class DistributedSite(_WrapperSite):
-    """Cover DistributedDataParallel's constructor, and register a communication hook unless the program has its own."""
-
-    WITNESS = "what DistributedDataParallel was built with"
-    NONE = "the program built no DistributedDataParallel, or called none"
-    _kind: Any = None
-
-    def after_torch(self, torch: Any) -> None:
-        super().after_torch(torch)
-        self._kind = resolve(torch, self.setting["site"]["targets"][0])
-        cover_constructor(self._kind, self._rewrite, str, self._built)
-
-    def _rewrite(self, bound: BoundArguments) -> str:
-        bound.arguments.update({name: value for name, value in self._asked.items() if name != _HOOK})
-        return ""
-
-    def _built(self, wrapper: Any, reason: str) -> None:
-        self._reason = self._reason or reason
-        for name in self._asked:
-            if name != _HOOK:
-                found = wrapper.bucket_bytes_cap / _MIB if name == "bucket_cap_mb" else getattr(wrapper, name)
-                self._found.setdefault(name, set()).add(found)
-
-    def on_root(self, module: Any) -> None:
-        name = self._asked.get(_HOOK)
-        if name is None or not isinstance(module, self._kind):
-            return
-        if module._comm_hooks:
-            self._reason = "the program has registered a hook of its own"
-        elif name != "none":
-            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-            module.register_comm_hook(None, getattr(default_hooks, name + "_compress_hook"))
-        names = [getattr(hook, "__name__", "").replace("_compress_hook", "") for hook, _ in module._comm_hooks]
-        self._found.setdefault(_HOOK, set()).add(names[0] if names else "none")
-
-
-class ShardedSite(_WrapperSite):
+class ShardedSite(WrapperSite):
     """Configure each sharded module before the first call of the module that contains all of them."""
 
     WITNESS = "the state of the modules that fully_shard sharded"

@@ -1,4 +1,4 @@
-"""The child: sets up `apply.Settings` as the agent does; the program finds `out` among its globals."""
+"""The child: sets up `sites.Settings` as the agent does; the program finds `out` among its globals."""
 
 import functools
 import json
@@ -12,12 +12,15 @@ def main(job):
     package = types.ModuleType("_dynotune_agent")
     package.__path__ = [job["agent"]]
     sys.modules["_dynotune_agent"] = package
-    from _dynotune_agent.apply.settings import Settings
     from _dynotune_agent.core.errors import ErrorLog
     from _dynotune_agent.core.hooks import AfterImport
+    from _dynotune_agent.core.program import Program
+    from _dynotune_agent.sites.settings import Settings
 
     events = []
-    settings = Settings(job["settings"], events.append, ErrorLog(events.append))
+    program = Program("", events.append, ErrorLog(events.append))
+    program.steps = types.SimpleNamespace(optimizers=[])
+    settings = Settings(job["settings"], program)
     settings.before_torch()
     hooks = AfterImport(raised)
     hooks.install()
@@ -25,7 +28,8 @@ def main(job):
     if job["torch"]:
         import torch
 
-        settings.after_torch(torch)
+        program.torch = torch
+        settings.after_torch()
         watch_roots(torch, settings)
         watch_loaders(torch, settings)
         skip_own_frames()

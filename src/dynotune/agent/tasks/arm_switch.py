@@ -1,26 +1,13 @@
-"""Switch the settings of a candidate together, while the program runs."""
+"""Switch the sites of an arm on and off together, in their order, while the program runs."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 
-from ..apply.site import call_inside, chosen
 from ..core.device import free_memory
 from ..core.errors import by_a_signal
-from .loader_switch import LoaderSwitch
-from .switches import (
-    AutocastSwitch,
-    ChannelsLastSwitch,
-    CompileSwitch,
-    FusedSwitch,
-    GlobalSwitch,
-    GradModeSwitch,
-    HasAlready,
-    NotSwitched,
-    QuantizeSwitch,
-    Switch,
-    TransferSwitch,
-)
+from ..sites.registry import by_site
+from ..sites.site import NotSwitched, Site, call_inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,31 +17,26 @@ if TYPE_CHECKING:
     from ..core.annotations import Answer, Args, Kwargs, Planned, Surroundings
     from ..core.program import Program
 
-_SWITCHES: dict[str, type[Switch]] = {
-    "attr": GlobalSwitch,
-    "call": GlobalSwitch,
-    "autocast": AutocastSwitch,
-    "channels_last": ChannelsLastSwitch,
-    "compile": CompileSwitch,
-    "decode": LoaderSwitch,
-    "grad_mode": GradModeSwitch,
-    "method": TransferSwitch,
-    "quantize": QuantizeSwitch,
-    "torch.utils.data.DataLoader": LoaderSwitch,
-    "torch.optim.Adam": FusedSwitch,
-}
+
+class HasAlready(NotSwitched):
+    """Error: the program has these settings already, so there is nothing to switch."""
+
+    def __init__(self) -> None:
+        super().__init__("the program has it already")
 
 
-class Arm:
-    """A candidate: settings that are switched together. `is_on`: whether the program runs with these settings now."""
+class ArmSwitch:
+    """Turn the sites of an arm on and off together.
+
+    `is_on`: whether the program runs with the arm's settings now.
+    """
 
     def __init__(self, planned: list[Planned], program: Program) -> None:
-        by_class: dict[type[Switch], list[Planned]] = {}
-        for setting in planned:
-            by_class.setdefault(chosen(setting["site"], _SWITCHES) or Unswitched, []).append(setting)
         self.program = program
-        self._switches = [made(settings, program) for made, settings in by_class.items()]
-        self._turned: list[Switch] = []
+        # A setting without a site is from another version's catalogue. The plain Site says that such a setting
+        # cannot be switched.
+        self._sites = [(kind or Site)(group, program, False) for kind, group in by_site(planned).items()]
+        self._turned: list[Site] = []
         self.is_on = False
         self.has_been_on = False
         self.blamed: list[str] = []
@@ -64,43 +46,43 @@ class Arm:
     @property
     def acts_in_calls(self) -> bool:
         """Tell whether calls of outermost modules must go through `around_root` while the candidate is on."""
-        return any(switch.acts_in_calls for switch in self._switches)
+        return any(site.acts_in_calls for site in self._sites)
 
     @property
     def compiles(self) -> bool:
-        return any(switch.compiles for switch in self._switches)
+        return any(site.compiles for site in self._sites)
 
     @property
     def suits_ranks(self) -> bool:
-        return all(switch.suits_ranks for switch in self._switches)
+        return all(site.suits_ranks for site in self._sites)
 
     @property
     def unsuited_to_short_epochs(self) -> list[str]:
         """List the candidate's knobs whose switch costs extra time when an epoch begins."""
-        return [one["knob"] for switch in self._switches if not switch.suits_short_epochs for one in switch.planned]
+        return [setting["knob"] for site in self._sites if site.acts_in_loaders for setting in site.planned]
 
     @property
     def num_queued(self) -> int:
-        return max([0, *(switch.num_queued for switch in self._switches)])
+        return max([0, *(site.num_queued for site in self._sites)])
 
     @property
     def num_workers(self) -> int:
         """Return the number of workers of the steps' loader now, as `Program.num_workers_now`."""
-        chosen = max([0, *(switch.num_workers for switch in self._switches if self.is_on)])
+        chosen = max([0, *(site.num_workers for site in self._sites if self.is_on)])
         return chosen or self.program.num_workers_now()
 
     def around_root(self, call: Callable[..., Any], module: Any, args: Args, kwargs: Kwargs) -> Any:
         entered: list[Surroundings] = []
-        for switch in self._switches:
-            if switch.site is not None:
-                args, kwargs = switch.site.inputs(module, args, kwargs)
-                around = switch.site.around(module, args, kwargs)
+        for site in self._sites:
+            if site.wants_around:
+                args, kwargs = site.inputs(module, args, kwargs)
+                around = site.around(module, args, kwargs)
                 if around is not None:
                     entered.append(around)
         return call_inside(entered, call, module, args, kwargs)
 
     def called_without(self, error: Exception, call: Callable[[], Any]) -> Any:
-        """Repeat a failed call: first with one switch off, for each switch in turn, then with all switches off.
+        """Repeat a failed call: first with one site off, for each site in turn, then with all sites off.
 
         After that the candidate is effectively off, and `check` reports that it is off.
 
@@ -110,7 +92,7 @@ class Arm:
         Raises:
             Exception: the call raises the same exception without the candidate.
         """
-        suspects = [switch for switch in self._turned if switch.acts_in_calls]
+        suspects = [site for site in self._turned if site.acts_in_calls]
         free_memory(self.program.torch, error)
         for suspect in suspects if len(suspects) > 1 else ():
             self._bench(suspect)
@@ -131,19 +113,19 @@ class Arm:
         self._failed_with(suspects, error)
         return output
 
-    def _bench(self, switch: Switch) -> None:
-        self._turned.remove(switch)
-        self._switches.remove(switch)
-        switch.off()
+    def _bench(self, site: Site) -> None:
+        self._turned.remove(site)
+        self._sites.remove(site)
+        site.off()
 
-    def _unbench(self, switch: Switch) -> None:
-        self._switches.append(switch)
-        self._turned.append(switch)
+    def _unbench(self, site: Site) -> None:
+        self._sites.append(site)
+        self._turned.append(site)
         with suppress(NotSwitched):
-            switch.on()
+            site.on()
 
-    def _failed_with(self, switches: list[Switch], error: Exception) -> None:
-        self.blamed = [setting["knob"] for switch in switches for setting in switch.planned]
+    def _failed_with(self, sites: list[Site], error: Exception) -> None:
+        self.blamed = [setting["knob"] for site in sites for setting in site.planned]
         line = (str(error).strip().splitlines() or [""])[0]
         self._failure = "a call failed with it: %s: %s" % (type(error).__name__, line)
 
@@ -155,15 +137,16 @@ class Arm:
     def on(self) -> None:
         """Switch the candidate on. Raises NotSwitched: a setting had no effect; HasAlready: no setting is left."""
         self.is_on = True
-        for switch in list(self._switches):
-            self._turned.append(switch)
-            try:
-                switch.on()
-            except HasAlready:
-                self._turned.pop()
-                if len(self._switches) == 1:
-                    raise
-                self._switches.remove(switch)
+        for site in list(self._sites):
+            if reason := site.failure or site.cannot():
+                raise NotSwitched(reason)
+            if not site.has_already():
+                self._turned.append(site)
+                site.on()
+            elif len(self._sites) == 1:
+                raise HasAlready
+            else:
+                self._sites.remove(site)
         self.has_been_on = True
         self.check()
 
@@ -183,35 +166,28 @@ class Arm:
     def paused(self) -> Iterator[None]:
         """Switch the candidate off for a while. Raises NotSwitched: as for `on` and `off`."""
         # A loader acts between calls, and its batches stay the same.
-        turned = [switch for switch in self._turned if not isinstance(switch, LoaderSwitch)]
-        for switch in reversed(turned):
-            switch.off()
+        turned = [site for site in self._turned if not site.acts_in_loaders]
+        for site in reversed(turned):
+            site.off()
         try:
             yield
         finally:
-            for switch in turned:
-                switch.on()
+            for site in turned:
+                site.on()
 
     def check(self) -> None:
         """Raise NotSwitched if a setting's present value differs from the expected value."""
         self.refuse_failed()
-        for switch in self._switches:
-            switch.check(self.is_on)
+        for site in self._sites:
+            site.check(self.is_on)
 
     def acted(self) -> list[Answer]:
         """Return the read-back; raise NotSwitched if the candidate was on for some steps without effect."""
-        answers = [answer for switch in self._switches for answer in switch.answers()]
+        answers = [answer for site in self._sites for answer in site.read()]
         for answer in answers:
             if answer["ok"] is False:
                 raise NotSwitched(_refused(answer))
         return answers
-
-
-class Unswitched(Switch):
-    """A setting from another version's catalogue, which this agent cannot switch."""
-
-    def on(self) -> None:
-        raise NotSwitched("%s cannot be switched while the program runs" % self.planned[0]["knob"])
 
 
 def _refused(answer: Answer) -> str:

@@ -16,22 +16,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..core.annotations import Answer, Event, Planned
+    from ..core.annotations import Answer, Planned
     from ..core.hooks import AfterImport
+    from ..core.program import Program
 
 
 class WorkerThreadsSite(Site):
     """Set a worker's threads after torch has given the worker one thread, before the program's own `worker_init_fn`."""
 
-    def __init__(self, planned: list[Planned], event: Event) -> None:
-        super().__init__(planned, event)
+    def __init__(self, planned: list[Planned], program: Program, at_start: bool) -> None:
+        super().__init__(planned, program, at_start)
         self._counts, self._keeps = SharedCounts(2), False
 
     def on_imports(self, hooks: AfterImport) -> None:
         hooks.call("cv2", self._imported)
 
-    def after_torch(self, torch: Any) -> None:
-        super().after_torch(torch)
+    def constructing(self) -> None:
+        torch = self.torch
         original = torch.utils.data.DataLoader.__init__
 
         @covers(torch.utils.data.DataLoader, "__init__")
@@ -88,7 +89,7 @@ class WorkerThreadsSite(Site):
         self.torch.set_num_threads(self.value)
         self._counts.add(0)
 
-    def read(self, setting: Planned) -> Answer:
+    def read_one(self, setting: Planned) -> Answer:
         done, num = (int(sum(self._counts.each(index))) for index in (0, 1))
         witness = "workers forked from this process"
         if done < num or not num:

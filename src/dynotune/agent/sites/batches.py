@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from ..core.annotations import Answer, Event, Planned
+    from ..core.annotations import Answer, Planned
+    from ..core.program import Program
 
 _READING_S = 5.0
 _NUM_BATCHES = 50
@@ -30,12 +31,12 @@ _NUM_BATCHES = 50
 class BatchesSite(Site):
     """Give another batch sampler to loaders that shuffle, including the loaders of Transformers' Trainer."""
 
-    def __init__(self, planned: list[Planned], event: Event) -> None:
-        super().__init__(planned, event)
+    def __init__(self, planned: list[Planned], program: Program, at_start: bool) -> None:
+        super().__init__(planned, program, at_start)
         self._num, self._refused = 0, ""
 
-    def after_torch(self, torch: Any) -> None:
-        data, site = torch.utils.data, self
+    def constructing(self) -> None:
+        data, site = self.torch.utils.data, self
         original = data.DataLoader.__init__
 
         class ByLength(data.BatchSampler):  # type: ignore[misc, name-defined]
@@ -74,7 +75,7 @@ class BatchesSite(Site):
         self._num += 1
         return lengths
 
-    def read(self, setting: Planned) -> Answer:
+    def read_one(self, setting: Planned) -> Answer:
         witness = "batch samplers of the loaders drawn from"
         if self._num:
             return answer(setting, self.value, witness, True, self._refused)

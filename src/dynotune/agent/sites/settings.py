@@ -7,49 +7,17 @@ from __future__ import annotations
 
 import functools
 
-from .batches import BatchesSite
-from .compile import CompileSite
-from .decode import DecodeSite
-from .distributed import DistributedSite, ShardedSite
-from .environment import AllocatorSite, EnvironmentSite, PreloadSite
-from .globals import GlobalSite
-from .loader import LoaderSite
-from .module import AutocastSite, ChannelsLastSite, GradModeSite
-from .optimizer import OptimizerSite
-from .quantize import QuantizeSite
-from .site import Site, answer, call_inside, chosen
-from .transfer import TransferSite
-from .worker_threads import WorkerThreadsSite
+from .registry import by_site
+from .site import NotSwitched, Site, answer, call_inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..core.annotations import Answer, Args, Event, Kwargs, Log, Planned, Surroundings
+    from ..core.annotations import Answer, Args, Kwargs, Planned, Surroundings
     from ..core.hooks import AfterImport
-
-# Keys: an action, a class to construct, or a type.
-_SITES: dict[str, type[Site]] = {
-    "autocast": AutocastSite,
-    "batches": BatchesSite,
-    "channels_last": ChannelsLastSite,
-    "compile": CompileSite,
-    "decode": DecodeSite,
-    "grad_mode": GradModeSite,
-    "quantize": QuantizeSite,
-    "worker_threads": WorkerThreadsSite,
-    "torch.utils.data.DataLoader": LoaderSite,
-    "torch.optim.Adam": OptimizerSite,
-    "torch.nn.parallel.DistributedDataParallel": DistributedSite,
-    "torch.distributed.fsdp.FSDPModule": ShardedSite,
-    "env": EnvironmentSite,
-    "alloc_conf": AllocatorSite,
-    "preload": PreloadSite,
-    "attr": GlobalSite,
-    "call": GlobalSite,
-    "method": TransferSite,
-}
+    from ..core.program import Program
 
 
 class Settings:
@@ -58,23 +26,19 @@ class Settings:
     `planned`: dicts with the fields of `schema.task.PlannedSetting`.
     """
 
-    def __init__(self, planned: list[Planned], event: Event, log: Log) -> None:
-        self._log = log
+    def __init__(self, planned: list[Planned], program: Program) -> None:
+        self._log = program.log
         self._unplaced: list[Planned] = []
-        by_site: dict[type[Site] | None, list[Planned]] = {}
-        for setting in planned:
-            by_site.setdefault(chosen(setting.get("site", {}), _SITES), []).append(setting)
         self._sites: list[Site] = []
-        for site, settings in by_site.items():
-            if site is None:
+        for kind, settings in by_site(planned).items():
+            if kind is None:
                 self._unplaced.extend(settings)
                 continue
             try:
-                self._sites.append(site(settings, event))
+                self._sites.append(kind(settings, program, True))
             except Exception as error:
                 self._unplaced.extend(settings)
                 self._log("planning " + str(settings[0].get("knob")), error)
-        self._environment = [site for site in self._sites if isinstance(site, EnvironmentSite)]
         self._has_run_a_root = False
 
     @property
@@ -84,7 +48,7 @@ class Settings:
 
     def is_kept(self, name: str) -> bool:
         """Tell whether the environment variable `name` keeps its value against the program."""
-        return any(site.is_kept(name) for site in self._environment)
+        return any(site.is_kept(name) for site in self._sites)
 
     def before_torch(self) -> None:
         """Act at interpreter start: from here on, kept environment variables do not change."""
@@ -94,9 +58,20 @@ class Settings:
         """Act at interpreter start, and prepare to cover libraries that the program imports later."""
         self._each("on_imports", hooks)
 
-    def after_torch(self, torch: Any) -> None:
-        """Apply global settings, and cover constructors and methods; `import torch` has just finished."""
-        self._each("after_torch", torch)
+    def after_torch(self) -> None:
+        """Cover constructors and turn all sites on; `import torch` has just finished."""
+        self._each("constructing")
+        for site in self._sites:
+            if not site.failure:
+                self._turn_on(site)
+
+    def _turn_on(self, site: Site) -> None:
+        try:
+            site.failure = site.cannot()
+            if not site.failure:
+                site.on()
+        except Exception as error:
+            self._fail(site, "on", error)
 
     def hold(self) -> None:
         """Restore global settings that the program has changed. Call it when the window begins."""
@@ -151,7 +126,7 @@ class Settings:
                 answers.extend(answer(setting, None, "none", False, site.failure) for setting in site.planned)
                 continue
             try:
-                answers.extend(site.readback())
+                answers.extend(site.read())
             except Exception as error:
                 self._log("readback", error)
                 failed = "reading it back failed: %r" % error
@@ -167,5 +142,6 @@ class Settings:
                     self._fail(site, entry, error)
 
     def _fail(self, site: Site, entry: str, error: Exception) -> None:
-        site.failure = "it could not be applied: %s: %s" % (type(error).__name__, error)
+        kind = "" if isinstance(error, NotSwitched) else type(error).__name__ + ": "
+        site.failure = "it could not be applied: %s%s" % (kind, error)
         self._log("%s of %s" % (entry, site.planned[0]["knob"]), error)

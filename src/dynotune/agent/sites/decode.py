@@ -8,6 +8,7 @@ two libraries.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import io
 import mmap
 import os
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from ..core.covers import covers, uncover
 from ..core.decoders import BACKENDS
 from ..core.errors import by_a_signal
+from .loader_router import DECODE, router_of
 from .site import Site, answer
 
 TYPE_CHECKING = False
@@ -24,9 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from ..core.annotations import Answer, Event, Planned
+    from ..core.annotations import Answer, Planned
     from ..core.decoders import Decode
     from ..core.hooks import AfterImport
+    from ..core.program import Program
 
 _NUM_COMPARED, _ROWS = 8, 256
 FORMAT, DEPTH, DAMAGED, SCALED, FAILED = _LEFT = (
@@ -54,12 +57,46 @@ class NotExact(Exception):
 
 
 class DecodeSite(Site):
-    """Cover `ImageFile.load`: Pillow opens files lazily, and all code that needs pixels calls this method."""
+    """Cover `ImageFile.load`: Pillow opens files lazily, and all code that needs pixels calls this method.
 
-    def __init__(self, planned: list[Planned], event: Event) -> None:
-        super().__init__(planned, event)
+    Within a run, it is covered in the workers of second loaders that stand in for the program's loaders.
+    """
+
+    is_switched = True
+    acts_in_loaders = True
+
+    def __init__(self, planned: list[Planned], program: Program, at_start: bool) -> None:
+        super().__init__(planned, program, at_start)
         self._counts = SharedCounts(_MEAN + 1)
         self._decode: Decode | None = None
+        self._router: Any = None if at_start else router_of(program)
+        self._options = {DECODE: self.value}
+
+    @property
+    def num_queued(self) -> int:  # type: ignore[override]
+        return int(self._router.num_queued(self._options))
+
+    def cannot(self) -> str:
+        if self.at_start:
+            return ""
+        if reason := self._router.cannot(self._options):
+            return str(reason)
+        is_here = importlib.util.find_spec("PIL") is not None
+        return "" if is_here else "Pillow is not installed, so the program does not use it"
+
+    def on(self) -> None:
+        if self.at_start:
+            return
+        self._router.turn_on(self._options)
+        # Candidates with equal options draw from the same workers, which add to the counts of the first one.
+        decoder = self._router.decoders.setdefault(self._router.active, self)
+        self._counts = decoder._counts
+
+    def off(self) -> None:
+        self._router.turn_off(self._options)
+
+    def check(self, is_on: bool) -> None:
+        self._router.check()
 
     def on_imports(self, hooks: AfterImport) -> None:
         hooks.call("PIL.ImageFile", lambda module: self._cover(module.ImageFile))
@@ -131,7 +168,7 @@ class DecodeSite(Site):
         counts.add(_MEAN, float(difference.mean()))
         counts.add(_COMPARED)
 
-    def read(self, setting: Planned) -> Answer:
+    def read_one(self, setting: Planned) -> Answer:
         *left, decoded, compared, largest, mean = (sum(self._counts.each(at)) for at in range(_MEAN + 1))
         kept = ", ".join("%d %s" % (num, reason) for num, reason in zip(left, _LEFT) if num)
         kept = "left to Pillow: %s" % kept if kept else ""

@@ -15,22 +15,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..core.annotations import Answer, Args, Call, Event, Kwargs, Planned
+    from ..core.annotations import Answer, Args, Call, Kwargs, Planned
+    from ..core.program import Program
 
 
 class TransferSite(Site):
-    """Cover `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`."""
+    """Cover `Tensor.to`, `Tensor.cuda` and `Tensor.copy_` while the setting acts."""
 
-    def __init__(self, planned: list[Planned], event: Event) -> None:
-        super().__init__(planned, event)
+    is_switched = True
+
+    def __init__(self, planned: list[Planned], program: Program, at_start: bool) -> None:
+        super().__init__(planned, program, at_start)
         self._num_copies = 0
         self._dtype: Any = None
+        self._own: dict[str, Any] = {}
 
-    def after_torch(self, torch: Any) -> None:
+    def on(self) -> None:
+        torch = self.torch
         is_tracing = getattr(torch.compiler, "is_dynamo_compiling", lambda: False)
         self._dtype = torch.dtype
         for name, place in (("to", self._in_to), ("cuda", self._in_cuda), ("copy_", self._in_copy)):
+            self._own[name] = torch.Tensor.__dict__.get(name)
             self._cover(torch.Tensor, name, place, is_tracing)
+
+    def off(self) -> None:
+        tensor = self.torch.Tensor
+        for name, own in self._own.items():
+            if own is not None:
+                setattr(tensor, name, own)
+            elif name in tensor.__dict__:
+                delattr(tensor, name)  # the method is inherited from the C class again
+        self._own = {}
 
     def _cover(self, kind: Any, name: str, place: Call, is_tracing: Callable[[], bool]) -> None:
         original = getattr(kind, name)
@@ -74,7 +89,7 @@ class TransferSite(Site):
             return (*args[:position], self.value, *args[position + 1 :]), kwargs
         return args, {**kwargs, "non_blocking": self.value}
 
-    def read(self, setting: Planned) -> Answer:
+    def read_one(self, setting: Planned) -> Answer:
         witness = "copies from pinned memory to the GPU"
         if self._num_copies:
             return answer(setting, self.value, witness, True, "%d copies" % self._num_copies)

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 from torch.utils.data import DataLoader
 
-from dynotune.agent.tasks.loader_switch import _done
+from dynotune.agent.sites.loader_router import _done
 
 # Items from the fifth on wait for the gate. In a process of its own: workers are forked, and tests have threads.
 HELD = """
 import multiprocessing, torch
 from torch.utils.data import DataLoader, Dataset
-from dynotune.agent.tasks.loader_switch import _done
+from dynotune.agent.sites.loader_router import _done
 gate = multiprocessing.get_context("fork").Event()
 class Held(Dataset):
     def __len__(self):
@@ -54,7 +54,7 @@ HELD_BACK = """
 import multiprocessing, torch
 from types import SimpleNamespace
 from torch.utils.data import DataLoader, Dataset
-from dynotune.agent.tasks.loader_switch import _Sources, _done
+from dynotune.agent.sites.loader_router import _Sources, _done
 gate, begun = (multiprocessing.get_context("fork").Semaphore(0) for _ in range(2))
 class Held(Dataset):
     def __len__(self):
@@ -104,7 +104,7 @@ DRAINED = """
 import torch
 from types import SimpleNamespace
 from torch.utils.data import DataLoader
-from dynotune.agent.tasks.loader_switch import Router, _Sources
+from dynotune.agent.sites.loader_router import Router, _Sources
 own, options = iter(DataLoader(list(range(5)))), (("num_workers", 2),)
 router = Router(SimpleNamespace(torch=torch))
 sources = router._seen[id(own)] = _Sources(own, SimpleNamespace(torch=torch), print)

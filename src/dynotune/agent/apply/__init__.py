@@ -1,1 +1,0 @@
-"""Apply settings in the running program, and read the settings back from the program."""

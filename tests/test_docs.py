@@ -18,7 +18,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BENCHMARKS = sorted(ROOT.glob("benchmarks/*.py"))
 HELP = sorted([*ROOT.glob("src/dynotune/cli/*.py"), ROOT / "src/dynotune/cli/help.toml"])
 
-PATH = re.compile(r"(?<![\w/.-])(?:src|tests|benchmarks|docs|examples|tools)/[\w./*-]*[\w*]")
+PATH = re.compile(r"(?<![\w/.-])(?:src|tests|benchmarks|lab|docs|examples|tools)/[\w./*-]*[\w*]")
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 MODULE = re.compile(r"(?<![\w./@:-])dynotune(?!\.toml\b)(?:\.[A-Za-z_]\w*)+(?![\w/-]|\.(?:toml|json|py)\b)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")

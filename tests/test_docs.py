@@ -26,8 +26,11 @@ COMMAND = re.compile(r"(?<![\w./-])dynotune((?: (?!-)[\w|]+)+)")
 CODE = re.compile(r"```.*?```|`[^`]+`", re.DOTALL)
 RENAMED = re.compile(r"\((?:was )?`--[^)]*\)")
 """Of the changelog: names that options had."""
-OTHERS = {"--cuda-graph-trace", "--no-capture-output", "--ipc", "--privileged", "--shm-size", "--void-as-designed"}
-"""Options of conda, Docker, Nsight Systems and a benchmark."""
+OTHERS = {
+    *("--cuda-graph-trace", "--ipc", "--no-capture-output", "--no-deps", "--privileged", "--shm-size"),
+    "--void-as-designed",
+}
+"""Options of conda, Docker, pip, Nsight Systems and a benchmark."""
 USERS = {"src/train.py"}
 """Paths of the user's, in examples."""
 

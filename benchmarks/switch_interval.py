@@ -14,8 +14,8 @@ import math
 import numpy as np
 from hardware import RESULTS
 
-from dynotune.measure.live.blocks import Block, Stretch
 from dynotune.measure.live.switching import NUM_BLOCKS, estimate
+from dynotune.schema.events import Block, Stretch
 
 NOISE, REMEMBERED, NUM_ARMS = 0.02, 0.95, 4
 MARGIN = 0.01

@@ -16,6 +16,7 @@ from ..apply.optimizer import fused_answer
 from ..apply.quantize import NO_LAYERS, TRAINS, QuantizeSite, exchange
 from ..apply.site import Site, answer, resolve, text
 from ..apply.transfer import TransferSite
+from ..core import reasons
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,14 +31,18 @@ _SET_BESIDE = ("torch.backends.cuda.matmul.fp32_precision", "torch.backends.mkld
 
 
 class NotSwitched(Exception):
-    """Error: settings cannot be switched, or can no longer be switched; the message is the reason."""
+    """Error: settings cannot be switched, or can no longer be switched; the message is the reason.
+
+    `code`: code of a reason on which the parent acts; the message then has the words that its sentence needs.
+    """
+
+    code = ""
 
 
 class HasAlready(NotSwitched):
     """Error: the program has these settings already, so there is nothing to switch."""
 
-    def __init__(self) -> None:
-        super().__init__("the program has it already")
+    code = reasons.HAS_ALREADY
 
 
 class Switch:

@@ -30,6 +30,7 @@ from dynotune.measure.live.arm_run import run_settings
 from dynotune.measure.live.outcome import refuse_rejected
 from dynotune.schema.arm import arm_key
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
+from dynotune.schema.events import ArmResults, ResultsRead
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting, over
@@ -91,7 +92,7 @@ class Guard(msgspec.Struct, frozen=True):
             purpose="results",
             facts=self.facts,
             limit_s=self.run.timeout_s or min(self.limit_s, self.patience_s if settings else math.inf),
-            enough=lambda records: bool(records) and all(record.last("results") for record in records),
+            enough=lambda records: bool(records) and all(record.last(ResultsRead) for record in records),
             results=msgspec.structs.replace(PLAIN, **how),
             go_on=self.go_on,
         )
@@ -201,18 +202,14 @@ class Guard(msgspec.Struct, frozen=True):
         return judged if isinstance(nudged, Unknown) else compared(settings, own, found, nudged)
 
 
-def within(settings: Sequence[Setting], event: dict[str, Any]) -> Guarded | Unknown:
+def within(settings: Sequence[Setting], event: ArmResults) -> Guarded | Unknown:
     """Judge the agent's records of calls in one running program, with and without the settings."""
     if not guarded(settings):
         return Unknown(NOTHING_ROUNDS)
-    seen = {"what": "outputs", "draws": event.get("draws"), "precision": event.get("precision")}
-    try:
-        plain, redrawn, arm, reference, rounded = (
-            msgspec.convert({**seen, "outputs": event.get(name, [])}, Reading)
-            for name in ("baseline", "redrawn", "candidate", "reference", "rounded")
-        )
-    except msgspec.ValidationError as error:
-        return Unknown(f"what the program said of results is damaged: {error}")
+    plain, redrawn, arm, reference, rounded = (
+        Reading(what="outputs", outputs=outputs, draws=event.draws, precision=event.precision)
+        for outputs in (event.baseline, event.redrawn, event.candidate, event.reference, event.rounded)
+    )
     own = Own(first=[plain])
     if reference.outputs:
         own.reference, own.rounded = [reference], {allowed(guarded(settings), plain.precision).rounding: [rounded]}

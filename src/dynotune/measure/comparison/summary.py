@@ -130,7 +130,7 @@ def arm_summary(runs: Sequence[MeasuredRun], unit: Unit, values: Sequence[float]
         start_s=_median(found.start_s for run in runs if (found := pace(run)) is not None),
         loader_wait_share=_median(
             rank.window.wait_s / (rank.window.end_s - rank.window.begin_s)
-            if rank.window is not None and rank.window.wait_s is not None and "draw" in (rank.step or "")
+            if rank.window is not None and rank.window.wait_s is not None and rank.draws
             else None
             for run in runs
             for rank in run.ranks

@@ -118,7 +118,7 @@ class Runs:
         self.names.append(folder.name)
         self.asked.append(SimpleNamespace(limit_s=limit_s, warmup_steps=warmup_steps, window_steps=window_steps))
         self.seen.append(len(_pairs_on_disk(folder.parent)))
-        given = self.step_s[label.removeprefix("a run of the ")]
+        given = self.step_s["baseline" if settings == run_of.settings else "candidate"]
         step_s = given(folder.name) if callable(given) else given
         num_steps = self.num_steps or 200
         self.clock.now_s += START_S + step_s * (window_steps or num_steps)

@@ -54,7 +54,8 @@ class Runs:
             raise CommandFailed("expected Float but found Double", command_exit_code=1)
         self.names.append(folder.name)
         self.meet(folder.name)
-        self.asked.append((label.removeprefix("a run of the "), list(map(str, settings)), results))
+        arm = "baseline" if settings == run_of.settings else "candidate"
+        self.asked.append((arm, list(map(str, settings)), results))
         one = record([0.1] * 30)
         assert not enough([one])
         values = self.exact if results.reference else self.losses.get(folder.name, FALLING)

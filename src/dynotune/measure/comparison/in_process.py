@@ -7,7 +7,6 @@ the same group-sequential test judges the blocks. No block needs a start, and bo
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -19,7 +18,7 @@ from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.switching import SwitchedArms, switch_arms
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.arm import arm_key
-from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Comparison, Pair
+from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Comparison, Pair, Unit
 from dynotune.schema.events import Block
 from dynotune.schema.reasons import Reason
 from dynotune.schema.run import LIMIT_S
@@ -128,7 +127,7 @@ def compare_within(
     return concluded(comparison, found, arm.key, pairs, judgement), ""
 
 
-def unit_of(blocks: Sequence[Block]) -> Literal["sample", "step"]:
+def unit_of(blocks: Sequence[Block]) -> Unit:
     return "sample" if counts_samples(blocks) else "step"
 
 

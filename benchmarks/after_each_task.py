@@ -28,6 +28,7 @@ from dynotune.measure.comparison.in_process import Candidate
 from dynotune.measure.live import TaskRunner, checked_facts, machine_lock, placement, switching
 from dynotune.report import Progress
 from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.events import TraceRecorded, Window
 from dynotune.schema.run import RunSpec
 from dynotune.schema.task import RecordMemory, RecordTrace, Task, TimeWindow
 from lab import result_file
@@ -114,7 +115,7 @@ def do(runner: TaskRunner, what: str, task: Callable[[int], Task]) -> str:
         raise CannotRunHere("the program ended")
 
     answer = runner.do(placed, within, what=what)
-    stays = [str(event["cupti_stays"]) for event in answer.events if event.get("cupti_stays")]
+    stays = [trace.cupti_stays for trace in answer.all(TraceRecorded) if trace.cupti_stays]
     return answer.reason or "; ".join(stays)
 
 
@@ -140,8 +141,8 @@ def window_ms(runner: TaskRunner, window_s: float) -> float:
     def within(record: Record) -> TimeWindow:
         raise CannotRunHere("the program ended")
 
-    (event,) = runner.do(placed, within, what="timed").events
-    return round(1e3 * (event["end_s"] - event["begin_s"]) / event["num_steps"], 3)
+    (event,) = runner.do(placed, within, what="timed").all(Window)
+    return round(1e3 * (event.end_s - event.begin_s) / event.num_steps, 3)
 
 
 if __name__ == "__main__":

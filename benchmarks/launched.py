@@ -29,6 +29,7 @@ from dynotune.measure.live import CompareRequest
 from dynotune.report import Progress
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import DynotuneError
+from dynotune.schema.events import TraceRecorded, Window
 from dynotune.schema.run import RunSpec
 from lab import result_file
 from lab.provenance import RESULTS
@@ -136,10 +137,8 @@ def within(run: RunSpec, arms: list[str], progress: Progress) -> dict[str, Any]:
                 "only_chooses": getattr(found, "only_chooses", None),
             }
         record = live.runner.live.records()[0] if live.runner.live is not None else None
-        traces = record.events.get("trace", []) if record is not None else []
-        row["recordings"] = [
-            {"num_steps": event.get("num_steps"), "cupti_stays": event.get("cupti_stays")} for event in traces
-        ]
+        traces = record.all(TraceRecorded) if record is not None else []
+        row["recordings"] = [{"num_steps": trace.num_steps, "cupti_stays": trace.cupti_stays} for trace in traces]
         live.end()
     return {**row, "wall_s": round(time.monotonic() - began_s, 1)}
 
@@ -153,8 +152,10 @@ def shift(live: LiveDiagnosis, baseline_s: list[float], unit: str) -> float | No
     """Return the time of the baseline's unit in the blocks over its time in the plain window."""
     if live.runner.live is None or not baseline_s:
         return None
-    window = live.runner.live.records()[0].events["window"][0]
-    plain_s = (window["end_s"] - window["begin_s"]) / window["num_samples" if unit == "sample" else "num_steps"]
+    window = live.runner.live.records()[0].all(Window)[0]
+    num_units = window.num_samples if unit == "sample" else window.num_steps
+    assert num_units
+    plain_s = (window.end_s - window.begin_s) / num_units
     return round(statistics.geometric_mean(baseline_s) / plain_s, 4)
 
 

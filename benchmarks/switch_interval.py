@@ -13,8 +13,8 @@ import math
 
 import numpy as np
 
-from dynotune.measure.live.blocks import Block, Stretch
 from dynotune.measure.live.switching import NUM_BLOCKS, estimate
+from dynotune.schema.events import Block, Stretch
 from lab.provenance import RESULTS
 
 NOISE, REMEMBERED, NUM_ARMS = 0.02, 0.95, 4

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -45,9 +47,16 @@ def record(step_s, *, samples=32, epoch=None, found_after=3, rank=None, begin_s=
         at_s += duration_s
         begins = EPOCH if epoch and index % epoch == 0 else 0
         steps.append(Step(at_s, 0.0, samples, begins | (COMPILED if index in compiled else 0)))
-    cycle = {"event": "cycle", "step": "draw Loader, step SGD", "begin_s": begin_s, "num_steps": found_after}
-    process = {"event": "process", "rank": rank}
-    return Record(Path("process-1-0.rec"), 1, 0.0, steps, {"cycle": [cycle], "process": [process]})
+    cycle = {"step": "draw Loader, step SGD", "kinds": ["draw", "step"], "begin_s": begin_s, "num_steps": found_after}
+    made = Record(Path("process-1-0.rec"), 1, 0.0, steps)
+    return take(made, {"event": "cycle", **cycle}, {"event": "process", "rank": rank})
+
+
+def take(made: Record, *events: dict[str, Any]) -> Record:
+    """Add events to the record as the agent writes them; return the record."""
+    for event in events:
+        made.take(json.dumps(event).encode())
+    return made
 
 
 def window(*, wall_s=1.0, num_steps=100, num_samples=3200, first_step=5, begin_s=10.0) -> TimedWindow:
@@ -109,7 +118,7 @@ class Runs:
         self.names.append(folder.name)
         self.asked.append(SimpleNamespace(limit_s=limit_s, warmup_steps=warmup_steps, window_steps=window_steps))
         self.seen.append(len(_pairs_on_disk(folder.parent)))
-        given = self.step_s[label.removeprefix("a run of the ")]
+        given = self.step_s["baseline" if settings == run_of.settings else "candidate"]
         step_s = given(folder.name) if callable(given) else given
         num_steps = self.num_steps or 200
         self.clock.now_s += START_S + step_s * (window_steps or num_steps)

@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import dynotune
+from dynotune.schema.events import GivenUp, SettingsReadBack, StateRead, Window
+from dynotune.schema.facts import Unknown
+from dynotune.schema.reasons import Reason
 
 from .planned_tasks import trace_task, window_task
 
@@ -41,17 +44,17 @@ def test_whatever_is_asked_of_a_program_without_torch_is_answered_or_given_up_wi
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
     assert ran.stepping.errors == []
     (record,) = ran.records
-    (window,) = record.events["window"]
-    assert window["num_steps"] == 10
-    given_up = {event["kind"]: event["reason"] for event in record.events["given_up"]}
+    (window,) = record.all(Window)
+    assert window.num_steps == 10
+    given_up = {event.kind: (event.code, event.reason) for event in record.all(GivenUp)}
     without = "the program did not import torch"
-    assert given_up.pop("isolated") == "the steps draw from no DataLoader of torch"
-    assert given_up == {"trace": without, "switched": without}
-    (readback,) = record.events["readback"][-1]["settings"]
-    assert (readback["ok"], readback["detail"]) == (False, without)
-    (state,) = record.events["state"]
-    assert state["failed"] == {}
-    assert state["collections"]["num"] == 10
-    assert state["live"]["live.num_threads"] == {"type": "unknown", "reason": without}
-    assert state["live"]["live.gc_enabled"] is True
-    assert state["live"]["live.profiler_place"] == ""
+    assert given_up.pop("isolated") == ("", "the steps draw from no DataLoader of torch")
+    assert given_up == dict.fromkeys(["trace", "switched"], (Reason.NO_TORCH, ""))
+    (readback,) = record.last(SettingsReadBack).settings
+    assert (readback.ok, readback.detail) == (False, without)
+    (state,) = record.all(StateRead)
+    assert state.failed == {}
+    assert state.collections.num == 10
+    assert state.live["live.num_threads"] == Unknown(without)
+    assert state.live["live.gc_enabled"] is True
+    assert state.live["live.profiler_place"] == ""

@@ -15,6 +15,7 @@ from dynotune.recipes.checking import command_hash
 from dynotune.schema import document
 from dynotune.schema import recipe as recipes
 from dynotune.schema.comparison import Comparison
+from dynotune.schema.events import ProcessBegun
 from dynotune.schema.recipe import Header, Recipe
 from dynotune.schema.run import Run
 
@@ -61,7 +62,7 @@ def test_a_command_of_bytes_runs_and_is_recorded_byte_for_byte(elsewhere):
     assert run.command == command
     assert run.processes[0].argv[-3:] == command[-3:]
     assert [(read.asked, read.ok) for read in run.readback] == [(os.fsdecode(b"\xe9"), True)]
-    assert Records(folder).update()[0].last("process")["argv"] == run.processes[0].argv
+    assert Records(folder).update()[0].last(ProcessBegun).argv == run.processes[0].argv
 
 
 @pytest.mark.long

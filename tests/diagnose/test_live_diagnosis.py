@@ -8,6 +8,7 @@ import pytest
 
 from dynotune.diagnose.live_diagnosis import _fresh_caches, gather
 from dynotune.launch.records.reader import Records
+from dynotune.schema.events import TraceRecorded, Window
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, ProcessState
 from dynotune.schema.run import EnvironmentChange, RunSpec
@@ -65,6 +66,5 @@ def test_one_live_run_is_timed_recorded_and_tells_which_folders_are_new_in_each(
     folders = [folder for folder in (tmp_path / "runs").iterdir() if folder.is_dir()]
     assert [folder.name for folder in folders] == [path.parent.name]
     (record,) = [record for record in Records(path.parent).update() if record.steps]
-    assert [event["event"] for _, event in sorted(record.results.items())] == ["window", "trace", "trace"][
-        : len(record.results)
-    ]
+    kinds = [type(result) for _, result in sorted(record.results.items())]
+    assert kinds == [Window, TraceRecorded, TraceRecorded][: len(kinds)]

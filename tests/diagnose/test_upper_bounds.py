@@ -11,15 +11,9 @@ import msgspec
 import pytest
 
 from dynotune.agent.tasks.isolate_loader import MOST_WINDOW_S
-from dynotune.diagnose.upper_bounds import (
-    BatchReplay,
-    LoaderDrain,
-    LoaderIsolation,
-    PageCacheDrop,
-    find_upper_bounds,
-    rows,
-)
+from dynotune.diagnose.upper_bounds import find_upper_bounds, rows
 from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.schema.events import BatchReplay, LoaderDrain, LoaderIsolated, PageCacheDrop
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 from lab.silent import Silent
@@ -221,7 +215,7 @@ def test_ranks_drain_and_replay_side_by_side(reached):
 DRAINED = LoaderDrain(
     num_batches=100, num_samples=400, seconds=2.0, num_skipped=0, num_workers=2, whole_epoch=False, num_replayed=40
 )
-SAID = LoaderIsolation(loaders=[DRAINED], replayed=BatchReplay(num_steps=20, begin_s=1.0, end_s=2.0, num_samples=160))
+SAID = LoaderIsolated(loaders=[DRAINED], replayed=BatchReplay(num_steps=20, begin_s=1.0, end_s=2.0, num_samples=160))
 GONE = PageCacheDrop(num_files=3, num_bytes=9, num_refused=0, probed_bytes=9, resident_bytes=0, complete=True)
 
 

@@ -14,6 +14,7 @@ import pytest
 import dynotune
 from dynotune.launch.records.reader import Records
 from dynotune.measure.startup import phases
+from dynotune.schema.events import AgentError, SettingsReadBack
 from dynotune.schema.facts import Unknown
 
 pytestmark = pytest.mark.gpu
@@ -51,7 +52,7 @@ def started(tmp_path, *settings, **env):
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=child_env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     (record,) = [record for record in Records(folder).update() if record.steps]
-    assert not record.events.get("error"), record.events["error"]
+    assert not record.all(AgentError), record.all(AgentError)
     return record, launched_s, done.stdout
 
 
@@ -74,5 +75,5 @@ def test_the_start_of_cuda_and_the_building_of_the_model_are_phases_and_all_sum_
 @pytest.mark.parametrize("mode", ["EAGER", "LAZY"])
 def test_the_driver_tells_how_modules_are_loaded(tmp_path, mode):
     record, _, _ = started(tmp_path, ("CUDA_MODULE_LOADING", mode))
-    (answer,) = (record.last("readback") or {})["settings"]
-    assert (answer["witness"], answer["found"], answer["ok"]) == ("cuModuleGetLoadingMode", mode, True)
+    (answer,) = record.last(SettingsReadBack).settings
+    assert (answer.witness, answer.found, answer.ok) == ("cuModuleGetLoadingMode", mode, True)

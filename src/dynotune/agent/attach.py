@@ -244,6 +244,7 @@ class Agent:
             {
                 "event": "cycle",
                 "step": description,
+                "kinds": self._steps.kinds,
                 "begin_s": begin_s,
                 "num_steps": self._steps.num_steps,
                 "num_superseded": num_superseded,

@@ -310,7 +310,7 @@ def trace(
     with _watched(run) as watcher:
         recording = record(request, watcher)
     found: Any = explained([timelines(recording.traces)], "ranks")[0]
-    told: TraceSummary = msgspec.structs.replace(found, notes=[*recording.notes, *found.notes])
+    told: TraceSummary = msgspec.structs.replace(found, notes=[*recording.cautions, *found.notes])
     return shown(told)
 
 

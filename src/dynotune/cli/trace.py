@@ -116,7 +116,7 @@ def _recorded(request: RecordRequest, limit_bytes: int | None, top: int) -> Answ
         recording = record(request, watcher)
     several = len(recording.traces) > 1
     answers.say(f"Recorded into {recording.folder}" if several else f"Recorded: {recording.traces[0]}")
-    return _answer(_read([recording.traces], limit_bytes), "ranks", top, notes=recording.notes)
+    return _answer(_read([recording.traces], limit_bytes), "ranks", top, notes=recording.cautions)
 
 
 def _answer(

@@ -11,7 +11,7 @@ from dynotune.diagnose.attribute import IMBALANCE, PART_OF
 from dynotune.doctor import Family, ObservationView, all_rules, examine
 from dynotune.schema.attribution import Attribution, Predicted
 from dynotune.schema.diagnosis import Bottleneck, Diagnosis, Finding, Forecast, UpperBound
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import NOT_ASKED, Unknown
 from dynotune.schema.observation import Observation, Timing
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
@@ -36,7 +36,6 @@ _ON_DEVICE = msgspec.convert(_TABLE["on_device"], dict[Bottleneck, str])
 _ON_HOST = _ON_DEVICE | msgspec.convert(_TABLE["on_host"], dict[Bottleneck, str])
 
 NOWHERE = Place()
-NOT_ASKED = Unknown("not asked for")
 FUNCTION = re.compile(r"(?P<file>.+?)(\((?P<line>\d+)\)|(?<=\.py)): (?P<name>.*)", re.DOTALL)
 
 

@@ -12,7 +12,8 @@ from dynotune.measure.live import Watcher, facts_of, machine_lock, refuse_reject
 from dynotune.schema import atomic, document
 from dynotune.schema.diagnosis import MemoryAccount
 from dynotune.schema.engine_plan import EnginePlan, ShapeHistogram
-from dynotune.schema.errors import CannotRunHere, from_elsewhere, may_fail
+from dynotune.schema.errors import CannotRunHere, may_fail
+from dynotune.schema.events import ShapesCounted
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import RankMemory
 from dynotune.schema.precision import Precision
@@ -45,21 +46,20 @@ def live_shapes(
             purpose="results",
             facts=facts_of(run),
             limit_s=run.timeout_s or LIMIT_S,
-            enough=lambda records: bool(records) and all(record.last("shapes") for record in records),
+            enough=lambda records: bool(records) and all(record.last(ShapesCounted) for record in records),
             results=RecordShapes(num_calls=NUM_CALLS, most_s=most_s, onnx=onnx),
         )
     refuse_rejected(outcome, "in the run whose shapes are counted")
-    with from_elsewhere(folder):
-        told = [one for record in outcome.records for one in (record.last("shapes") or {}).get("modules", [])]
-        seen = [document.convert(one, ShapeHistogram) for one in told if any(call["shapes"] for call in one["calls"])]
+    events = [event for record in outcome.records if (event := record.last(ShapesCounted)) is not None]
+    seen = [one for event in events for one in event.modules if any(call.shapes for call in one.calls)]
     if not seen:
         raise CannotRunHere("No module of the command was called with tensors.", hint=f"The run is in {folder}.")
     largest = max(seen, key=lambda one: (one.num_parameters, sum(call.num for call in one.calls)))
     ranks = [one for one in seen if (one.module, one.num_parameters) == (largest.module, largest.num_parameters)]
     found = msgspec.structs.replace(largest, calls=[call for one in ranks for call in one.calls])
     document.write(folder / "shapes.json", found)
-    exports: list[dict[str, object]] = [(record.last("shapes") or {}).get("onnx") or {} for record in outcome.records]
-    return found, folder, next((str(told.get("error", "")) for told in exports if told), "no batch was kept")
+    exports = [event.onnx for event in events if event.onnx is not None]
+    return found, folder, exports[0].error if exports else "no batch was kept"
 
 
 def plan_engine(

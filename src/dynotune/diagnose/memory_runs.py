@@ -18,6 +18,7 @@ from dynotune.measure.live import TaskRunner, Watcher, facts_of, machine_lock, r
 from dynotune.schema import document
 from dynotune.schema.diagnosis import MemoryAccount
 from dynotune.schema.errors import CannotRunHere, from_elsewhere
+from dynotune.schema.events import AllocationsRecorded, HistoryRecorded, NotModelled
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, DeviceOwners, Moment, Owners, RankMemory
 from dynotune.schema.observation import Observation
@@ -125,10 +126,11 @@ def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
         whole = _since_start(runner)
         answer = runner.do(now, within, what="recorded")
     outcome = runner.outcome()
-    if not answer.events:
+    recorded = answer.all(AllocationsRecorded)
+    if not recorded:
         for record in outcome.all_records:
-            if (event := record.last("not_modelled")) is not None:
-                why = f"The memory cannot be predicted without a GPU: {event['reason']}."
+            if (event := record.last(NotModelled)) is not None:
+                why = f"The memory cannot be predicted without a GPU: {event.reason}."
                 raise CannotRunHere(why, hint="Run dynotune memory where there is one.")
         assert runner.launch is not None
         refuse_failed(outcome, runner.launch, runner.limit_s)
@@ -139,39 +141,39 @@ def recorded_memory(runner: TaskRunner, run: RunSpec) -> list[Recorded]:
         raise CannotRunHere(why, hint=f"{hint} The run is in {outcome.folder}.")
     steps = {record.pid: record.step_s for record in outcome.records}
     with from_elsewhere(outcome.folder):
-        found = [rank for event in answer.events for rank in _ranks(event, outcome.folder, run, before, steps)]
+        found = [rank for event in recorded for rank in _ranks(event, outcome.folder, run, before, steps)]
     return [(rank, whole.get((rank.pid or 0, rank.device), lives)) for rank, lives in found]
 
 
 def _since_start(runner: TaskRunner) -> dict[tuple[int, int], Lives]:
     """Return the whole history of the first steps, by process and device, without histories that were cut short."""
     found: dict[tuple[int, int], Lives] = {}
-    for event in runner.planned().events:
+    for event in runner.planned().all(HistoryRecorded):
         folder = runner.outcome().folder
         with from_elsewhere(folder):
-            path = folder / Path(str(event["file"])).name
+            path = folder / Path(event.file).name
             for device, lives in load_snapshot(path, limit_bytes=MAX_SNAPSHOT_BYTES).items():
                 if (
                     not lives.unknown
                     and lives.num_events <= memory.MOST_EVENTS
                     and all(life.born >= 0 for life in lives.lives)
                 ):
-                    found[int(event["pid"]), device] = lives
+                    found[event.pid, device] = lives
             path.unlink()  # the recording below tells more of each block
     return found
 
 
 def _ranks(
-    event: Mapping[str, Any],
+    event: AllocationsRecorded,
     folder: Path,
     run: RunSpec,
     used_before: Mapping[int, probe.DeviceMemory | Unknown],
     steps: Mapping[int, Sequence[float]],
 ) -> list[Recorded]:
     """Return the memory of one process on each device. The process named the files: read only those in the folder."""
-    owners = document.read(folder / Path(str(event["owners"])).name, Owners)
-    snapshot = load_snapshot(folder / Path(str(event["file"])).name, limit_bytes=MAX_SNAPSHOT_BYTES)
-    pid, first = int(event["pid"]), int(event["first_step"])
+    owners = document.read(folder / Path(event.owners).name, Owners)
+    snapshot = load_snapshot(folder / Path(event.file).name, limit_bytes=MAX_SNAPSHOT_BYTES)
+    pid, first = event.pid, event.first_step
     before = steps.get(pid, [])[max(0, first - NUM_BEFORE) : first]
     found: list[Recorded] = []
     for device in owners.devices:
@@ -190,7 +192,7 @@ def _ranks(
             process_bytes=own,
             others_bytes=own if isinstance(own, Unknown) else max(0, device.total_bytes - device.free_bytes - own),
             pid=pid,
-            rank=event.get("rank"),
+            rank=event.rank,
             before_s=statistics.median(before) if before else None,
             notes=[*owners.notes, *([f"the process's memory is {how}"] if how else [])],
         )

@@ -6,17 +6,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from dynotune.measure.live import OTHER_PROFILER, OVERSTATED, Recorder, Recording, RecordRequest, TaskRunner, Watcher
-from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
+from dynotune.measure.live import NotRecorded, Recorder, Recording, RecordRequest, TaskRunner, Watcher
+from dynotune.schema.errors import CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
+from dynotune.schema.reasons import Reason
 from dynotune.schema.run import RunSpec
 from dynotune.schema.trace_summary import TraceSummary
+from dynotune.text import reasons
 from dynotune.trace import Timeline, summarise
 from dynotune.trace.readers import read_traces
 
 # Reasons for a missing trace that recording without stacks would not change.
-NO_DEVICE_WORK = "no work of the GPU was recorded, though the program uses it"
-NEVER_RECORDED = ("torch's profiler itself", "did not import torch", OTHER_PROFILER, NO_DEVICE_WORK)
+NEVER_RECORDED = (Reason.PROGRAM_PROFILES, Reason.NO_TORCH, Reason.OTHER_PROFILER, Reason.NO_DEVICE_WORK)
 
 MOST_SLOWED = 2.0
 """Factor of the step time, for programs without a device: beyond this, a trace is of little use, because operators are
@@ -48,10 +49,11 @@ def profiled(runner: TaskRunner, run: RunSpec, watcher: Watcher) -> RecordedStep
             found = _summary(recording, failed)
             return _less_slowed(found, recording.slowed, runner, run, watcher) if stacks else found
         except DynotuneError as error:
-            reason = in_words(error)
+            reason, code = in_words(error), error.code if isinstance(error, NotRecorded) else Reason.OTHER
         except MemoryError:
+            code = Reason.OTHER
             reason = "the trace is too large for the memory of this machine"
-        if failed or any(words in reason for words in NEVER_RECORDED):
+        if failed or code in NEVER_RECORDED:
             break
         failed = reason
         watcher.warn(f"Recording with stacks failed: {reason} Recorded once more without.")
@@ -71,13 +73,15 @@ def _summary(recording: Recording, failed: str) -> RecordedSteps:
 
     Raises:
         UsageError: the file cannot be read.
-        CannotRunHere: the GPU's work is missing, as when another profiler holds CUPTI.
+        NotRecorded: the GPU's work is missing, as when another profiler holds CUPTI.
     """
     timelines = read_traces(recording.traces)
     summary = summarise(timelines)
     if recording.uses_device and not summary.devices:
-        raise CannotRunHere(f"The trace is of no use: {NO_DEVICE_WORK}. Another profiler may watch the program.")
-    notes = [*(f"Recorded steps: {note}" for note in recording.notes if OVERSTATED not in note), *summary.notes]
+        code = Reason.NO_DEVICE_WORK
+        why = f"The trace is of no use: {reasons.sentence(code)}. Another profiler may watch the program."
+        raise NotRecorded(why, code=code)
+    notes = [*(f"Recorded steps: {note}" for note in recording.notes), *summary.notes]
     found = RecordedSteps(timelines, msgspec.structs.replace(summary, notes=notes))
     return found.noting(f"Recorded without stacks, as recording with them failed: {failed}") if failed else found
 

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 
-import msgspec
-
 from dynotune.diagnose.profiled import in_words
 from dynotune.diagnose.window import window_from_now, window_within
 from dynotune.launch.records import Record
 from dynotune.measure.live import TaskRunner, Watcher, refuse_failed
-from dynotune.schema import document
 from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.errors import DynotuneError
+from dynotune.schema.events import LoaderDrain, LoaderIsolated, PageCacheDrop
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Timing
 from dynotune.schema.run import RunSpec
@@ -19,51 +17,6 @@ from dynotune.schema.task import IsolateLoader, PageCache
 SETTLE_STEPS = 4
 """Steps before the replayed steps are timed: those of `agent.tasks.isolate_loader`, and one for the draining."""
 NOTABLE_RESIDENT = 0.1
-
-
-class LoaderDrain(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of draining a loader: `seconds` for `num_batches`, after `num_skipped` batches that were already made.
-
-    Args:
-        num_replayed: number of batches that the window's steps drew from this loader.
-    """
-
-    num_batches: int
-    num_samples: int | None
-    seconds: float
-    num_skipped: int
-    num_workers: int
-    whole_epoch: bool
-    num_replayed: int
-
-
-class BatchReplay(msgspec.Struct, frozen=True, kw_only=True):
-    """The window in which the same batch was replayed."""
-
-    num_steps: int
-    begin_s: float
-    end_s: float
-    num_samples: int | None
-
-
-class PageCacheDrop(msgspec.Struct, frozen=True, kw_only=True):
-    """Files whose pages were dropped; of `probed_bytes` that were checked, `resident_bytes` were still cached."""
-
-    num_files: int
-    num_bytes: int
-    num_refused: int
-    probed_bytes: int
-    resident_bytes: int
-    complete: bool
-
-
-class LoaderIsolation(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's `isolated` event."""
-
-    loaders: list[LoaderDrain] = []
-    replayed: BatchReplay | None = None
-    changed_in_place: bool = False
-    dropped: PageCacheDrop | None = None
 
 
 def find_upper_bounds(runner: TaskRunner, run: RunSpec, watcher: Watcher, timing: Timing) -> list[UpperBound] | Unknown:
@@ -81,7 +34,7 @@ def find_upper_bounds(runner: TaskRunner, run: RunSpec, watcher: Watcher, timing
     return rows(said, timing, run.page_cache) if said.replayed is not None else Unknown("nothing was replayed")
 
 
-def _said(runner: TaskRunner, run: RunSpec) -> LoaderIsolation | Unknown:
+def _said(runner: TaskRunner, run: RunSpec) -> LoaderIsolated | Unknown:
     """Return the report of the first rank's agent. Raises DynotuneError: the command failed, or makes too few steps."""
 
     def place(records: Sequence[Record]) -> IsolateLoader:
@@ -94,17 +47,14 @@ def _said(runner: TaskRunner, run: RunSpec) -> LoaderIsolation | Unknown:
         return IsolateLoader(at_step=at_step, num_steps=window.num_steps, page_cache=run.page_cache)
 
     answer = runner.do(place, fit, what="replayed without the loader")
-    if answer.events:
-        try:
-            return document.convert(answer.events[0], LoaderIsolation)
-        except ValueError as error:
-            return Unknown(f"the agent's answer is damaged: {error}")
+    for result in answer.all(LoaderIsolated):
+        return result
     assert runner.launch is not None
     refuse_failed(runner.outcome(), runner.launch, runner.limit_s)
     return Unknown(answer.reason)
 
 
-def rows(said: LoaderIsolation, timing: Timing, page_cache: PageCache) -> list[UpperBound]:
+def rows(said: LoaderIsolated, timing: Timing, page_cache: PageCache) -> list[UpperBound]:
     """Return the three upper bounds, from the agent's report and the plain window's timing."""
     replayed = said.replayed
     if replayed is None or not replayed.num_steps:
@@ -123,7 +73,7 @@ def rows(said: LoaderIsolation, timing: Timing, page_cache: PageCache) -> list[U
     return [_loader(said, replayed.num_steps, page_cache), step, both]
 
 
-def _loader(said: LoaderIsolation, num_steps: int, page_cache: PageCache) -> UpperBound:
+def _loader(said: LoaderIsolated, num_steps: int, page_cache: PageCache) -> UpperBound:
     """Return the time of a step's batches from all loaders, drained one after another."""
     step_s = sum(row.seconds / row.num_batches * row.num_replayed / num_steps for row in said.loaders)
     duration_s = sum(row.seconds for row in said.loaders)

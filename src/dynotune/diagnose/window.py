@@ -22,6 +22,7 @@ from dynotune.measure.live import (
     window_plan,
 )
 from dynotune.schema.errors import CannotRunHere, TooFewSteps
+from dynotune.schema.events import Window
 from dynotune.schema.observation import ProcessState
 from dynotune.schema.run import Run, RunSpec
 from dynotune.schema.task import TimeWindow
@@ -165,8 +166,8 @@ class PlainWindow:
 
     @property
     def _timed(self) -> list[Record]:
-        records = [record for record in self.outcome.records if record.last("window") is not None]
-        return sorted(records, key=lambda record: record.among_ranks("rank") or 0)
+        records = [record for record in self.outcome.records if record.last(Window) is not None]
+        return sorted(records, key=lambda record: record.rank or 0)
 
     def _refuse(self) -> None:
         assert self._runner.launch is not None

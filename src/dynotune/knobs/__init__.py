@@ -5,7 +5,7 @@ on the machine, and `applicability` tells whether a setting can work there; `for
 elsewhere may be applied. A knob's site names where a setting acts; `launch` and the agent apply the setting.
 """
 
-from dynotune.knobs.applicability import ON_WORKERS, caution, check_applies, needs_workers
+from dynotune.knobs.applicability import ON_WORKERS, DoesNotApply, caution, check_applies, needs_workers
 from dynotune.knobs.catalogue import all_knobs, get, of_launch, why_not_switched
 from dynotune.knobs.foreign import Checked, check, check_variables, how_to_type, must_be_typed
 from dynotune.knobs.setting_text import parse, parse_all
@@ -13,6 +13,7 @@ from dynotune.knobs.setting_text import parse, parse_all
 __all__ = [
     "ON_WORKERS",
     "Checked",
+    "DoesNotApply",
     "all_knobs",
     "caution",
     "check",

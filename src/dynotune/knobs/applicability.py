@@ -10,6 +10,14 @@ ON_WORKERS = ("loader.prefetch_factor", "loader.persistent_workers", "loader.mul
 """Knobs that have a meaning only for a loader with workers."""
 
 
+class DoesNotApply(CannotRunHere):
+    """A setting cannot work here. `why`: the reason, a clause without a full stop."""
+
+    def __init__(self, setting: Setting, why: str, *, hint: str) -> None:
+        super().__init__(f"{setting} cannot work here: {why}.", hint=hint)
+        self.why = why
+
+
 def needs_workers(setting: Setting) -> bool:
     """Return whether a setting needs loader workers to have a meaning; false for switching persistent workers off."""
     return setting.knob in ON_WORKERS and setting.value is not False
@@ -18,12 +26,13 @@ def needs_workers(setting: Setting) -> bool:
 def check_applies(setting: Setting, facts: Facts) -> None:
     """Refuse a setting that cannot work here. If a fact is not known, the read-back decides later.
 
-    Raises CannotRunHere: the message names what is missing.
+    Raises DoesNotApply: the reason names what is missing.
     """
     knob = get(setting.knob)
     if "gpu.count" in knob.needs and "torch.cuda" in facts and facts["torch.cuda"] is None:
-        raise CannotRunHere(
-            f"{setting} cannot work here: the command's torch is built without CUDA.",
+        raise DoesNotApply(
+            setting,
+            "the command's torch is built without CUDA",
             hint="Install a CUDA build of torch in the command's environment, or leave this setting out.",
         )
     _check_package(setting, knob, facts)
@@ -31,8 +40,9 @@ def check_applies(setting: Setting, facts: Facts) -> None:
         return
     if not knob.applies(facts):
         found = ", ".join(f"{need} is {facts[need]}" for need in knob.needs)
-        raise CannotRunHere(
-            f"{setting} cannot work here: {knob.unless} ({found}).",
+        raise DoesNotApply(
+            setting,
+            f"{knob.unless} ({found})",
             hint=f"Leave it out, or run where it applies. `dynotune knobs {knob.id}` says more.",
         )
 
@@ -44,8 +54,9 @@ def _check_package(setting: Setting, knob: Knob, facts: Facts) -> None:
     there = [name.removeprefix("package.") for name in facts if name.startswith("package.")]
     if not any(one in (name, f"{name}-headless") for name in needed for one in there):
         missing = " or ".join(needed)
-        raise CannotRunHere(
-            f"{setting} cannot work here: {missing} is not installed in the command's environment.",
+        raise DoesNotApply(
+            setting,
+            f"{missing} is not installed in the command's environment",
             hint="Install it there, or leave this setting out.",
         )
 

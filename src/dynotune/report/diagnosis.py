@@ -11,7 +11,7 @@ from dynotune.report.layout import SEVERITY_STYLES, ShellCommand, fields, table
 from dynotune.report.loudness import is_brief, most
 from dynotune.report.trace_parts import place, prose, title
 from dynotune.schema.diagnosis import Diagnosis, Finding, Forecast, NotKnown, UpperBound
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import NOT_ASKED, Unknown
 from dynotune.schema.observation import Timing
 from dynotune.schema.setting import one_arm
 from dynotune.text import words
@@ -22,7 +22,6 @@ NUM_IN_BRIEF = 3
 """Number of further findings that a screen has room for, one line each; a remedy and a command take one's place."""
 LONGEST_REASON = 120
 UPPER_BOUNDS = "upper bounds that overlap and do not add up; compare proves the gain"
-NOT_ASKED = "not asked for"
 NAMES = {"loader": "the loader alone", "step": "one batch, again and again", "both": "both, as a step is"}
 NOTED_SLOWER, LEAST_SHARE = 0.05, 0.01
 """Smallest slowdown and smallest gain to report, as shares of a step: two equal runs may differ by less than 1%."""
@@ -239,6 +238,6 @@ def forecasts_report(forecasts: Sequence[Forecast] | Unknown) -> list[Renderable
 
 
 def _unknown(what: str, unknown: Unknown) -> list[RenderableType]:
-    if unknown.reason == NOT_ASKED:
+    if unknown == NOT_ASKED:
         return []
     return [Text(f"{what}: unknown, {words.plain(unknown.reason)}", style="dim")]

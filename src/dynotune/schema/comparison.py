@@ -1,6 +1,5 @@
 """Result of a comparison of two arms (sets of settings): a baseline and a candidate."""
 
-import math
 from typing import Annotated, Literal
 
 import msgspec
@@ -10,6 +9,12 @@ from dynotune.schema.run import EnvironmentChange, Readback, RunSpec
 from dynotune.schema.setting import Setting
 
 ArmName = Literal["baseline", "candidate"]
+Unit = Literal["sample", "step"]
+"""What a value of an objective is divided by; a step only where samples cannot be counted."""
+ValueUnit = Literal["", "s", "s/sample", "s/step", "J/sample", "J/step", "bytes"]
+"""Unit of a value of an objective; "" before the runs of a study have shown what can be counted."""
+Drawn = Literal["pair", "block"]
+"""What is randomised: a pair of runs, or a block of stretches or starts."""
 Verdict = Literal["faster", "slower", "same", "undecided"]
 
 InProcess = Literal["auto", "only", "never"]
@@ -183,7 +188,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     blocks: BlocksAnswer | None = None
     pooled: bool = False
     stretch_steps: int = 0
-    unit: Literal["sample", "step"] = "sample"
+    unit: Unit = "sample"
     step: str = ""
     run_s: float | None = None
     baseline: ArmSummary = ArmSummary()

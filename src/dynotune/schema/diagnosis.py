@@ -6,7 +6,7 @@ import msgspec
 
 from dynotune.schema.attribution import Predicted, Shares
 from dynotune.schema.claims import Claim
-from dynotune.schema.facts import Facts, Unknown, Value
+from dynotune.schema.facts import NOT_ASKED, Facts, Unknown, Value
 from dynotune.schema.memory import Capacity, RankMemory
 from dynotune.schema.observation import Timing
 from dynotune.schema.setting import Setting
@@ -104,8 +104,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     unknown: list[NotKnown]
     steps: Timing | Unknown
     busy_share: float | None = None
-    upper_bounds: list[UpperBound] | Unknown = Unknown("not asked for")
-    forecasts: list[Forecast] | Unknown = Unknown("not asked for")
+    upper_bounds: list[UpperBound] | Unknown = NOT_ASKED
+    forecasts: list[Forecast] | Unknown = NOT_ASKED
     facts: Facts = {}
     notes: list[str] = []
     disturbance: str = ""

@@ -16,6 +16,10 @@ class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
     reason: str
 
 
+NOT_ASKED = Unknown("not asked for")
+"""What nobody asked for, which a report leaves out."""
+
+
 class Missing(Exception):
     """Error: a fact depends on an Unknown. `or_unknown` returns this Unknown instead of raising."""
 

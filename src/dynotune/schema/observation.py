@@ -392,8 +392,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, tag="timing"):
     steady: bool = True
 
 
-class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
-    """State of one process that makes steps, as the agent saw it at the end of the window.
+class InspectedState(msgspec.Struct, frozen=True, kw_only=True):
+    """State of one process, as the agent read it at the end of the window.
 
     Args:
         rss_growth_bytes: growth of the process's resident memory in the window, not counting files and shared memory.
@@ -404,25 +404,30 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
         graph_nodes: number of autograd graph nodes that tensors keep alive at the window's end.
     """
 
-    pid: int
-    rank: int | None = None
-    world_size: int = 1
-    step: str = ""
-    timing: Timing | Unknown = Unknown("nothing was timed")
     live: Facts = {}
     loaders: list[Loader] = []
     models: list[Model] = []
     optimizers: list[Optimizer] = []
     allocators: list[Allocator] = []
-    compilation: Compilation | Unknown = Unknown("torch.compile was not used")
-    collections: Collections | Unknown = Unknown("not asked")
     threads: list[Thread] = []
-    periodic: list[PeriodicWork] = []
     peak_rss_bytes: int | None = None
     rss_growth_bytes: int | None = None
     rss_levels_bytes: list[int] = []
     graph_nodes_growth: int | None = None
     graph_nodes: int | None = None
+
+
+class ProcessState(InspectedState, frozen=True, kw_only=True):
+    """State and timing of one process that makes steps. `rank`: None for a program of one process."""
+
+    pid: int
+    rank: int | None = None
+    world_size: int = 1
+    step: str = ""
+    timing: Timing | Unknown = Unknown("nothing was timed")
+    compilation: Compilation | Unknown = Unknown("torch.compile was not used")
+    collections: Collections | Unknown = Unknown("not asked")
+    periodic: list[PeriodicWork] = []
     environment_changes: list[EnvironmentChange] = []
 
 

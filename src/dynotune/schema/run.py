@@ -180,8 +180,8 @@ class TimedWindow(msgspec.Struct, frozen=True, kw_only=True):
     pace_s: float | None = None
 
 
-class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """Recording of one process by torch's profiler.
+class TraceRecording(msgspec.Struct, frozen=True, kw_only=True):
+    """Recording of one process by torch's profiler, as the process reports it.
 
     Args:
         file: name of the trace file in the run folder; None, with the reason, without a file.
@@ -191,14 +191,12 @@ class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):
         cupti_stays: why CUPTI is still attached to the process, which slows CUDA calls; empty if it is not.
     """
 
-    file: str | None
+    file: str | None = None
     reason: str = ""
     first_step: int | None = None
     num_steps: int = 0
     begin_s: float | None = None
     end_s: float | None = None
-    median_step_s: float | None = None
-    median_before_s: float | None = None
     stopped_by: Literal["steps", "time", "memory"] | None = None
     num_bytes: int | None = None
     stacks: bool = False
@@ -209,11 +207,22 @@ class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
 
 
+class RecordedTrace(TraceRecording, frozen=True, kw_only=True):
+    """A recording, and how much longer its steps took.
+
+    `median_step_s`, `median_before_s`: median seconds of the recorded steps, and of steps before; None if unknown.
+    """
+
+    median_step_s: float | None = None
+    median_before_s: float | None = None
+
+
 class Process(msgspec.Struct, frozen=True, kw_only=True):
     """Record of one process of the command's process tree.
 
     Args:
         step: description of the cycle that counts as a step; None if no cycle was found.
+        draws: whether a step draws batches from a loader; None if no cycle was found, and in older documents.
         time_to_first_step_s: seconds from the launch to the end of the process's first step.
         peak_rss_bytes: the kernel's count of peak resident memory when the process last wrote its record.
         peak_device_bytes: allocator peak over all devices; None without CUDA.
@@ -230,6 +239,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None
     world_size: int = 1
     step: str | None = None
+    draws: bool | None = None
     num_steps: int = 0
     num_samples: int | None = None
     time_to_first_step_s: float | None = None

@@ -8,7 +8,7 @@ from msgspec.structs import force_setattr
 
 from dynotune.schema.arm import arm_key, canonical, ids_of
 from dynotune.schema.attribution import Predicted
-from dynotune.schema.comparison import Comparison
+from dynotune.schema.comparison import Comparison, Unit, ValueUnit
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
@@ -338,7 +338,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     margin: float = 0.01
     run_s: float | None = None
     whole_epochs: int = 0
-    unit: str = ""
+    unit: ValueUnit = ""
     step: str = ""
     facts: Facts = {}
     base_recipe: BaseRecipe | None = None
@@ -366,6 +366,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str] = []
     lane_notes: list[str] = []
     attempts: list[Attempt] = []
+
+    @property
+    def per(self) -> Unit:
+        """Return what a value of the objective is divided by: a sample, or a step where samples are not counted."""
+        return "step" if self.unit in ("s/step", "J/step") else "sample"
 
     @property
     def exact(self) -> bool:

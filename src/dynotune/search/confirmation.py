@@ -107,8 +107,7 @@ def _begun(work: Search, candidate: Arm) -> Comparison | None:
 def _as_planned(work: Search, comparison: Comparison) -> Comparison:
     """Return the comparison with the planned window, which the first measured run fixes, perhaps a run of a pair."""
     study = work.study
-    unit = "step" if study.unit.endswith("step") else "sample"
-    return replace(comparison, unit=unit, step=study.step, run=study.run)
+    return replace(comparison, unit=study.per, step=study.step, run=study.run)
 
 
 def _pair(work: Search, first: ArmName, candidate: Arm, lane: lanes.Lane, block: int) -> dict[ArmName, Trial]:

@@ -6,11 +6,11 @@ A result is a loss or an output of the program. All arms share the baseline's ru
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from dynotune.launch.process import has_room
 from dynotune.measure.checks import guard, guarded
 from dynotune.schema.errors import DynotuneError
+from dynotune.schema.events import ArmResults
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.study import Guarded
@@ -41,7 +41,7 @@ class Guards:
         """Return the known results in the order in which they were found."""
         return [one for one in self._found.values() if isinstance(one, Guarded)]
 
-    def seen(self, one: Arm, event: dict[str, Any]) -> None:
+    def seen(self, one: Arm, event: ArmResults) -> None:
         """Keep a comparison of calls within a running program if its results are right; else separate runs decide.
 
         A decoder changes the inputs of calls, which are the same for both calls that were compared.

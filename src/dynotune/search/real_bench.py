@@ -274,8 +274,7 @@ class RealBench:
         kills = num_oom_kills()
         try:
             outcome = self._launch(arm, phase, folder, min(own_limit_s, left_s), lane)
-            unit: summary.Unit = "step" if self._study.unit.endswith("step") else "sample"
-            value = None if phase == "pilot" else objective.value(outcome, self._study.run.objective, unit)
+            value = None if phase == "pilot" else objective.value(outcome, self._study.run.objective, self._study.per)
         except (DynotuneError, StatisticsError) as error:
             if not (folder / "run.json").exists():
                 raise

@@ -36,7 +36,7 @@ from dynotune.schema.attribution import Attribution
 from dynotune.schema.comparison import MARGIN
 from dynotune.schema.diagnosis import Diagnosis, UpperBound
 from dynotune.schema.errors import CannotRunHere, DynotuneError, RecordError, StatisticsError, UsageError
-from dynotune.schema.facts import Unknown
+from dynotune.schema.facts import NOT_ASKED, Unknown
 from dynotune.schema.knob import WITHOUT_ROUNDING
 from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting, over
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from dynotune.fleet import Store
 
 FILE, RECIPE, REPORT = "study.json", "recipe.toml", "report.html"
-NOT_ASKED = Unknown("not asked for")
 MOST_OF_DIAGNOSIS = 0.1
 """Share of the budget: after a longer diagnosis, the loader is not isolated."""
 LEAST_WAIT = 0.05

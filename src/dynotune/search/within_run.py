@@ -9,8 +9,9 @@ from typing import Any
 
 from dynotune.measure.checks import rounding
 from dynotune.measure.comparison import in_process, judge_comparison
-from dynotune.measure.live import Block, TaskRunner, Watcher, switching
+from dynotune.measure.live import TaskRunner, Watcher, switching
 from dynotune.schema.comparison import MIN_PAIRS, Comparison
+from dynotune.schema.events import Block
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import RunSpec
 from dynotune.schema.study import Estimate

@@ -15,6 +15,7 @@ from dynotune.launch.process import processes
 from dynotune.launch.records import EPOCH, Record, Records
 from dynotune.schema import document
 from dynotune.schema.errors import RecordError
+from dynotune.schema.events import CycleFound, ProcessBegun
 from dynotune.schema.facts import Missing, Unknown, needed
 from dynotune.schema.run import Run
 from dynotune.schema.watch import GpuView, Mark
@@ -79,7 +80,7 @@ class Follower:
         self._known = self._records.update()
         if self._known and not self.command:
             # The first process is the command, or the first one that a script started.
-            self.command = list((self._known[0].last("process") or {}).get("argv") or [])
+            self.command = list((self._known[0].last(ProcessBegun) or ProcessBegun()).argv)
         self.begun_s = min((record.start_s for record in self._known), default=None)
         self.notes = [*self._sampler.errors]
         for sample in self._sampler.samples[-1:]:
@@ -102,8 +103,8 @@ class Follower:
 
     def _rank(self, record: Record) -> Rank | None:
         """Return the rank of a process's record; None if the process has made no steps so far."""
-        if record.pid not in self.ranks and record.steps and record.events.get("cycle"):
-            number, taken = record.among_ranks("rank"), {rank.name for rank in self.ranks.values()}
+        if record.pid not in self.ranks and record.steps and record.all(CycleFound):
+            number, taken = record.rank, {rank.name for rank in self.ranks.values()}
             name = str(len(self.ranks) if number is None or str(number) in taken else number)
             self.ranks[record.pid] = Rank(name, record.pid)
         return self.ranks.get(record.pid)
@@ -112,10 +113,10 @@ class Follower:
         rank = self._rank(record)
         if rank is None:
             return
-        for cycle in record.events.get("cycle", [])[rank.num_cycles :]:
-            if rank.num_cycles == 0 or cycle.get("num_superseded"):
-                rank.num_steps, rank.last_end_s = 0, cycle.get("begin_s")
-            rank.num_cycles, rank.stacks_by = rank.num_cycles + 1, cycle.get("stacks_by")
+        for cycle in record.all(CycleFound)[rank.num_cycles :]:
+            if rank.num_cycles == 0 or cycle.num_superseded:
+                rank.num_steps, rank.last_end_s = 0, cycle.begin_s
+            rank.num_cycles, rank.stacks_by = rank.num_cycles + 1, cycle.stacks_by
         number = int(record.path.stem.rpartition("-")[2])
         if record.path.suffix == ".more" and record.steps and number >= rank.num_files:
             if number > rank.num_files:

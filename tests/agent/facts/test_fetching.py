@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dynotune.launch.records.batch_costs import with_loading
+from dynotune.schema.events import AgentError, BatchesFetched
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader
 
@@ -54,7 +55,7 @@ def told(ran, num_workers):
     main = max(ran.records, key=lambda record: len(record.steps))
     loader = Loader(name="DataLoader", dataset="__main__.Data", num_workers=num_workers)
     (filled,) = with_loading([loader], main.pid, ran.records, 0.0, float("inf"))
-    assert not [event for record in ran.records for event in record.events.get("error", [])]
+    assert not [event for record in ran.records for event in record.all(AgentError)]
     return filled.loading
 
 
@@ -83,9 +84,7 @@ def test_the_time_that_batches_take_is_known_wherever_they_are_made(
     assert (loading.busy_share is None) == (num_workers == 0)
     assert loading.items.function == "program.py(15): __getitem__"
     assert loading.collate.function == "program.py(20): stack"
-    assert {event["dataset"] for record in ran.records for event in record.events.get("fetching", [])} == {
-        "__main__.Data"
-    }
+    assert {event.dataset for record in ran.records for event in record.all(BatchesFetched)} == {"__main__.Data"}
     assert 40 <= loading.num_distinct <= 64
     assert loading.num_objects == 50_000 * 3
     assert loading.num_batches >= 20
@@ -167,7 +166,7 @@ for workers in (0, 1):
 def test_a_data_set_that_raises_or_ends_does_so_as_ever(script, fork_under_agent):
     ran = fork_under_agent([script(FAILING)], observe=True)
     assert ran.stdout == "True\n[[0, 1], [2, 3], [4]]\n" * 2, ran.stderr
-    assert not [event for record in ran.records for event in record.events.get("error", [])]
+    assert not [event for record in ran.records for event in record.all(AgentError)]
 
 
 DIES = """

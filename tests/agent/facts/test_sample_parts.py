@@ -6,6 +6,7 @@ import pytest
 
 from dynotune.launch.records.batch_costs import with_loading
 from dynotune.launch.records.process_state import state_of_process
+from dynotune.schema.events import AgentError, StateRead
 from dynotune.schema.observation import Loader
 
 from ..planned_tasks import window_task
@@ -209,7 +210,7 @@ def parts_of(ran, num_workers):
     main = max(ran.records, key=lambda record: len(record.steps))
     loader = Loader(name="DataLoader", dataset="__main__.Data", num_workers=num_workers, batch_size=4)
     (filled,) = with_loading([loader], main.pid, ran.records, 0.0, float("inf"))
-    assert not [event for record in ran.records for event in record.events.get("error", [])]
+    assert not [event for record in ran.records for event in record.all(AgentError)]
     return filled.loading
 
 
@@ -325,7 +326,7 @@ for batch in DataLoader(Rows(), 4, collate_fn=pads, num_workers=2):
 
 def test_padding_and_a_data_set_that_each_worker_yields_whole_are_facts_of_the_loader(script, fork_under_agent):
     ran = fork_under_agent([script(PADDED)], observe=True, tasks=[window_task(40, 20)])
-    (told,) = max(ran.records, key=lambda record: len(record.steps)).last("state")["loaders"]
-    assert told["padding"]["by"] == "a constant tail"
-    assert told["padding"]["share"] == pytest.approx(1 - 24 / 36)
-    assert told["splits_by_worker"] is False
+    (told,) = max(ran.records, key=lambda record: len(record.steps)).last(StateRead).loaders
+    assert told.padding.by == "a constant tail"
+    assert told.padding.share == pytest.approx(1 - 24 / 36)
+    assert told.splits_by_worker is False

@@ -8,6 +8,7 @@ import pytest
 
 from dynotune.launch.records.process_state import failed_parts, state_of_process
 from dynotune.launch.records.record import GARBAGE
+from dynotune.schema.events import AgentError, StateRead
 from dynotune.schema.facts import Unknown
 
 from ..planned_tasks import window_task
@@ -125,7 +126,7 @@ def observed(fork_under_agent, script):
 def test_loader_model_and_optimizer_are_described_as_they_are(observed):
     ran, record, found = observed(TRAINS)
     assert ran.stdout == "DONE\n"
-    assert "error" not in record.events
+    assert not record.all(AgentError)
     assert failed_parts(record) == []
     (loader,) = found.loaders
     assert (loader.dataset, loader.sampler) == ("__main__.Pictures", "torch.utils.data.sampler.RandomSampler")
@@ -191,7 +192,7 @@ def test_odd_objects_are_survived_and_asked_nothing_more(observed, fork_under_ag
     assert ran.stdout == fork_under_agent([script(ODD)], note_events=True).stdout
     assert [model.name for model in found.models] == ["torch.nn.modules.linear.Linear"]
     # Told once, not at each call.
-    assert [error["where"] for error in record.events["error"]] == ["call of __main__.Shy"]
+    assert [error.where for error in record.all(AgentError)] == ["call of __main__.Shy"]
 
 
 TRIED_OUT = """
@@ -227,7 +228,7 @@ def test_nothing_is_covered_or_said_where_nobody_observes(fork_under_agent, scri
         'print("DONE")', "print(torch.optim.AdamW.zero_grad.__module__, torch.cuda.empty_cache.__module__)"
     )
     ran = fork_under_agent([script(text)], note_events=True)
-    assert all("state" not in record.events for record in ran.records)
+    assert all(record.last(StateRead) is None for record in ran.records)
     assert "_dynotune_agent" not in ran.stdout
 
 

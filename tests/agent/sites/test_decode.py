@@ -2,6 +2,8 @@
 
 import pytest
 
+from dynotune.schema.events import BatchesFetched
+
 PICTURES = """
 import io, time
 import numpy as np
@@ -141,8 +143,8 @@ print(sizes[0])
     )
     ran = run_under_agent([script(program)], observe=True)
     assert (ran.returncode, ran.stdout) == (0, "(128, 96)\n"), ran.stderr
-    told = next(event for record in ran.records if (event := record.last("fetching")))
-    assert {path.rpartition("/")[2] for path in told["decoded"]} == {"\udcff.jpg"}
+    told = next(event for record in ran.records if (event := record.last(BatchesFetched)))
+    assert {path.rpartition("/")[2] for path in told.decoded} == {"\udcff.jpg"}
 
 
 def test_loading_processes_decode_with_it_and_what_they_did_is_told(child):
@@ -187,8 +189,8 @@ print(len(shapes))
     assert (ran.returncode, ran.stdout) == (0, "4\n"), ran.stderr
     (answer,) = [answer for process in ran.processes for answer in process.readback]
     assert answer.ok, answer
-    told = next(event for record in ran.records if (event := record.last("fetching")))
-    assert told["decoders"] == ["PIL.ImageFile.ImageFile.load"]
+    told = next(event for record in ran.records if (event := record.last(BatchesFetched)))
+    assert told.decoders == ["PIL.ImageFile.ImageFile.load"]
 
 
 def test_threads_of_one_image_do_not_stand_in_each_others_way(child):

@@ -10,6 +10,7 @@ import torch
 
 from dynotune.agent.sites.site import NotSwitched
 from dynotune.agent.tasks.arm_switch import ArmSwitch, HasAlready
+from dynotune.schema.reasons import Reason
 
 from .fake_program import fake_program
 
@@ -128,8 +129,9 @@ def test_what_a_setter_sets_beside_its_value_is_put_back(switch):
 
 def test_an_arm_that_the_program_has_already_is_none(switch):
     arm = switch(planned("cudnn.deterministic", CUDNN, torch.backends.cudnn.deterministic))
-    with pytest.raises(HasAlready, match="has it already"):
+    with pytest.raises(HasAlready) as refused:
         arm.on()
+    assert refused.value.code == Reason.HAS_ALREADY
 
 
 def test_of_several_settings_those_that_the_program_has_are_left_alone(switch, program):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dynotune.launch.records.process_summary import NUM_STEPS_BEFORE
+from dynotune.schema.events import TraceRecorded
 
 from ..planned_tasks import trace_task, window_task
 
@@ -117,7 +118,7 @@ def test_the_steps_before_the_recording_are_what_recorded_steps_are_compared_wit
     (record,) = [record for record in ran.records if record.steps]
     before = sorted(record.step_s[40 - NUM_STEPS_BEFORE : 40])
     assert outcome.median_before_s == pytest.approx((before[14] + before[15]) / 2)
-    recorded = record.last("trace")["step_s"]
+    recorded = record.last(TraceRecorded).step_s
     assert outcome.median_step_s == sorted(recorded)[2]
     assert len(recorded) == 5
 
@@ -305,7 +306,10 @@ def test_a_profiler_of_the_programs_own_that_is_done_is_not_in_the_way(script, f
 
 @pytest.mark.parametrize(
     ("warmup_steps", "said"),
-    [(100, "the program ended before the recording began"), (50, "the program ended with 9 of 20 steps recorded")],
+    [
+        (100, "the program ended before the recording began"),
+        (50, "the program ended before more than 9 of 20 steps were recorded"),
+    ],
 )
 def test_a_program_that_ends_too_early_has_no_trace_and_says_why(warmup_steps, said, script, fork_under_agent):
     program = script(BY_HAND)

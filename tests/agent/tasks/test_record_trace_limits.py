@@ -172,20 +172,21 @@ def test_a_session_of_the_programs_own_at_that_moment_is_a_reason(record, torch,
     made, said = record(4, 2)
     made.program.profiler.running = True
     assert run(made, range(1, 20)) == NEVER
-    assert said[0]["reason"] == "the program uses torch's profiler itself (train.py:3)"
+    assert (said[0]["code"], said[0]["reason"]) == ("program-profiles", "train.py:3")
     assert torch.log == ["hold"]
 
 
 @pytest.mark.parametrize(
     ("steps", "reason"),
     [
-        (range(1, 3), "the program ended before the recording began"),
-        (range(1, 8), "the program ended with 2 of 9 steps recorded"),
+        (range(1, 3), "the recording began"),
+        (range(1, 8), "more than 2 of 9 steps were recorded"),
     ],
 )
 def test_a_program_that_ends_before_has_its_reason(steps, reason, record, torch, clock):
     made, said = record(4, 9)
     run(made, steps)
     made.at_exit()
-    assert (said[0]["event"], said[0]["reason"], said[0]["at_exit"]) == ("given_up", reason, True)
+    assert (said[0]["event"], said[0]["code"], said[0]["reason"]) == ("given_up", "program-ended", reason)
+    assert said[0]["at_exit"]
     assert torch.log[-1:] == (["abandon"] if len(steps) > 5 else [])

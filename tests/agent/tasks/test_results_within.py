@@ -12,6 +12,7 @@ from torch import nn
 from dynotune import knobs
 from dynotune.agent.tasks.results_within import ResultsWithin
 from dynotune.measure.checks import guard, rounding
+from dynotune.schema.events import ArmResults
 
 from .fake_program import fake_program
 
@@ -26,7 +27,7 @@ def calls(net, arm, num_calls=4):
         x = torch.randn(8, 6)
         output = within.compared(net, (x,), {}, lambda x=x: net(x), contextlib.nullcontext, lambda x=x: arm(net, x))
         assert output.requires_grad
-    return within.read()
+    return msgspec.convert({"arm": 0, **within.read()}, ArmResults)
 
 
 def net_of(*parts):
@@ -58,7 +59,7 @@ def test_what_rounding_does_not_explain_is_worse(arm):
 
 def test_a_module_that_draws_has_no_copies_and_is_judged_by_fixed_tolerances():
     event = calls(net_of(nn.Dropout(0.5)), lambda net, x: net(x))
-    assert event["reference"] == []
+    assert event.reference == []
     assert guard.within(LAYOUT, event).reference == ""
 
 
@@ -69,6 +70,6 @@ def test_a_module_that_does_not_compute_in_float64_has_no_reference():
             return x
 
     event = calls(net_of(Narrow()), lambda net, x: net(x))
-    assert event["reference"] == []
+    assert event.reference == []
     assert msgspec.json.encode(event)
     assert guard.within(LAYOUT, event).ok

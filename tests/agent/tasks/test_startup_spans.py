@@ -10,6 +10,7 @@ import pytest
 
 import dynotune
 from dynotune.measure.startup import phases
+from dynotune.schema.events import AgentError, CompilerCounted, StartSpan
 from dynotune.schema.facts import Unknown
 
 SOURCE = Path(dynotune.__file__).parent
@@ -43,7 +44,7 @@ def test_the_phases_of_a_start_sum_to_it_and_the_program_sees_nothing(tmp_path, 
     assert "TRACE ['<module>', '<module>']" in ran.stdout  # no frame of ours
     assert "program.py:13: DeprecationWarning" in ran.stderr
     (record,) = [record for record in ran.records if record.steps]
-    assert not record.events.get("error")
+    assert not record.all(AgentError)
     end_s = record.steps[0].end_s
     found = phases.phases(record, ran.launched_s, end_s)
     known = [value for value in found.values() if not isinstance(value, Unknown)]
@@ -71,10 +72,10 @@ def test_compilations_are_spans_and_break_no_graph(script, fork_under_agent):
     ran = fork_under_agent([script(COMPILES)], compiler=False, startup=True)
     assert "GRAPHS 1 {}" in ran.stdout, ran.stderr
     (record,) = [record for record in ran.records if record.steps]
-    compiled = [event for event in record.events["span"] if event["phase"] == "compile"]
+    compiled = [span for span in record.all(StartSpan) if span.phase == "compile"]
     assert len(compiled) == 1
-    assert compiled[0]["end_s"] > compiled[0]["begin_s"]
-    assert record.events["compiled"]
+    assert compiled[0].end_s > compiled[0].begin_s
+    assert record.all(CompilerCounted)
 
 
 MOVES = """
@@ -156,7 +157,7 @@ def test_a_program_that_is_not_asked_for_its_start_records_no_spans(script, fork
     ran = fork_under_agent(
         [script("import torch\nnet = torch.nn.Linear(8, 8)\nfor _ in range(20): net(torch.ones(1, 8))")]
     )
-    assert all("span" not in record.events for record in ran.records)
+    assert all(not record.all(StartSpan) for record in ran.records)
 
 
 BUILDS = """

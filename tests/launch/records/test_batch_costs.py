@@ -15,10 +15,13 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader
 from dynotune.schema.trace_summary import Place
 
+from ...fakes import take
+
 
 def fetching(at_s: float, num: int, **fields: Any) -> dict[str, Any]:
     """Counts of worker 0 since it began at 10 s: 20 ms a batch, 5 of them collating."""
     usual = {
+        "event": "fetching",
         "drawn_by": 1, "worker": 0, "num_workers": 2, "at_s": at_s, "begin_s": 10.0, "num": num, "fetch_s": 0.02 * num,
         "collate_s": 0.005 * num, "decode_s": 0.0, "cpu_s": 0.01 * num, "longest_s": 0.03, "decoders": [],
         "private_bytes": None, "dataset": "__main__.Data", "collate": "train.stack", "num_items": 100,
@@ -27,8 +30,8 @@ def fetching(at_s: float, num: int, **fields: Any) -> dict[str, Any]:
     return usual | fields
 
 
-def record(pid: int, *events: dict[str, Any], **others: list[dict[str, Any]]) -> Record:
-    return Record(path=Path("x.rec"), pid=pid, start_s=0.0, steps=[], events={"fetching": [*events], **others})
+def record(pid: int, *events: dict[str, Any]) -> Record:
+    return take(Record(path=Path("x.rec"), pid=pid, start_s=0.0), *events)
 
 
 LOADER = Loader(name="DataLoader", dataset="__main__.Data", collate="train.stack", num_items=100, num_workers=2)
@@ -98,16 +101,17 @@ def test_growth_of_memory_leaves_out_the_begin_and_stands_for_all_workers():
 
 
 def test_pinning_is_of_the_process_that_draws():
-    pinning = [{"at_s": 10.5, "num": 100, "pin_s": 1.0}, {"at_s": 13.0, "num": 200, "pin_s": 1.5}]
+    counts = [{"at_s": 10.5, "num": 100, "pin_s": 1.0}, {"at_s": 13.0, "num": 200, "pin_s": 1.5}]
+    pinning = [{"event": "pinning", **each} for each in counts]
     pinned = msgspec.structs.replace(LOADER, pin_memory=True)
-    told = loading(record(1, pinning=pinning), record(2, *WORKER), loaders=(pinned,))
+    told = loading(record(1, *pinning), record(2, *WORKER), loaders=(pinned,))
     assert told.pin_s == pytest.approx(0.005)
     assert loading(record(1), record(2, *WORKER), loaders=(pinned,)).pin_s is None
 
 
 def test_a_damaged_event_is_an_error():
     with pytest.raises(RecordError, match="not as dynotune's agent writes events"):
-        loading(record(2, {"drawn_by": 1}))
+        loading(record(2, {"event": "fetching", "drawn_by": 1}))
 
 
 def test_parts_of_all_workers_are_taken_together_without_their_warm_up():

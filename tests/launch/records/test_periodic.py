@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune.launch.records.periodic import periodic_work, seen_inside
+from dynotune.schema.events import Moments
 
 TRAINS, VALIDATES, MODULE, SAVES, SERIALISES, DRAWS, SAMPLES = range(7)
 FRAMES = {
@@ -28,7 +29,7 @@ def periodic(step_s, *seen):
     for stack, step, num in seen:
         stacks.append(list(stack))
         moments += [[len(stacks) - 1, step + FIRST]] * num
-    told = {"frames": list(FRAMES), "texts": list(FRAMES.values()), "stacks": stacks, "seen": moments}
+    told = Moments(frames=list(FRAMES), texts=list(FRAMES.values()), stacks=stacks, seen=moments)
     return periodic_work(told, step_s, FIRST)
 
 
@@ -100,7 +101,8 @@ def test_shares_are_of_the_window_whatever_was_seen(step_s, seen):
 
 
 def test_what_a_line_calls_counts_for_that_line_however_deep_it_is():
-    told = {"frames": list(FRAMES), "stacks": [[TRAINS], [VALIDATES, MODULE]], "seen": [[0, 1], [1, 1], [1, 2], [0, 3]]}
+    seen = [(0, 1), (1, 1), (1, 2), (0, 3)]
+    told = Moments(frames=list(FRAMES), stacks=[[TRAINS], [VALIDATES, MODULE]], seen=seen)
     assert seen_inside(told, "train.py(30): main") == seen_inside(told, "model.py(12): forward") == 0.5
     assert seen_inside(told, "train.py(99): main") == 0.0
-    assert seen_inside(told | {"seen": []}, "train.py(30): main") is None
+    assert seen_inside(Moments(frames=told.frames, stacks=told.stacks), "train.py(30): main") is None

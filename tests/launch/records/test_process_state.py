@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from dynotune.launch.records.process_state import failed_parts, state_of_process, timing
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Step
 from dynotune.schema.errors import RecordError
+from dynotune.schema.events import Window
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import TimedWindow
 
-from ...fakes import record
+from ...fakes import record, take
 
 
 def timed(step_s, *, flags=None, waits=None, num_samples=None, drawn=True):
@@ -85,10 +86,8 @@ def test_timing_holds_together_whatever_the_steps_were(step_s, flags):
 def observed(said=None, **window):
     made = record([0.1] * 40)
     fields = {"first_step": 10, "num_steps": 20, "begin_s": 3.0, "end_s": 5.0, "num_samples": None, "wait_s": 0.5}
-    made.events["window"] = [fields | window]
-    if said is not None:
-        made.events["state"] = [{"event": "state", **said}]
-    return made
+    take(made, {"event": "window", **fields, **window})
+    return made if said is None else take(made, {"event": "state", **said})
 
 
 def test_a_state_that_says_nothing_is_unknown_and_not_empty():
@@ -139,7 +138,7 @@ def test_a_models_call_knows_how_often_the_thread_was_seen_inside_of_it():
 
 def test_without_a_window_nothing_was_timed():
     made = observed()
-    del made.events["window"]
+    del made.events[Window]
     assert isinstance(state_of_process(made, 1.0).timing, Unknown)
 
 
@@ -164,7 +163,8 @@ def test_the_windows_first_step_begins_with_it():
     steps = [Step(end_s + (0.9 if index >= 20 else 0.0), 0.0, 8, 0) for index, end_s in enumerate(ends)]
     fields = {"first_step": 20, "num_steps": 20, "begin_s": ends[19] + 0.9, "end_s": ends[39] + 0.9}
     window = {"event": "window", **fields, "num_samples": 160, "wait_s": 0.0, "num_compilations": 0}
-    made.steps, made.events["window"] = steps, [window]
+    made.steps = steps
+    take(made, window)
     timed = state_of_process(made, 0.0).timing
     assert timed.longest_step_s == pytest.approx(0.1)
     assert timed.window_s == pytest.approx(2.0)

@@ -12,7 +12,9 @@ from dynotune.agent.core.writer import Writer
 from dynotune.launch.records import reader
 from dynotune.launch.records.reader import Reader, Records
 from dynotune.launch.records.record import Step
+from dynotune.schema import events
 from dynotune.schema.errors import RecordError
+from dynotune.schema.reasons import Reason
 
 TEXT = st.text(max_size=300)
 JSON = st.recursive(
@@ -23,7 +25,10 @@ JSON = st.recursive(
 TIMES = st.floats(0, 1e9)
 # Never 0: what the end is before it is written.
 STEPS = st.builds(Step, st.floats(1e-6, 1e9), TIMES, st.none() | st.integers(0, 2**62), st.integers(0, 7))
-EVENTS = st.fixed_dictionaries({"event": st.sampled_from(["process", "torch", "cycle"]), "what": JSON})
+KINDS = {"process": events.ProcessBegun, "torch": events.TorchImported, "cycle": events.CycleFound}
+EVENTS = st.fixed_dictionaries(
+    {"event": st.sampled_from(list(KINDS)), "executable": TEXT, "version": TEXT, "step": TEXT, "what": JSON}
+)
 
 
 def write(folder, entries):
@@ -53,9 +58,10 @@ def test_what_is_written_is_read(entries):
         write(folder, entries)
         found = Records(Path(folder)).update()
     assert [step for record in found for step in record.steps] == [e for e in entries if isinstance(e, Step)]
-    for name in ("process", "torch", "cycle"):
-        expected = [e for e in entries if not isinstance(e, Step) and e["event"] == name]
-        assert [event for record in found for event in record.events.get(name, [])] == expected
+    for name, field in (("process", "executable"), ("torch", "version"), ("cycle", "step")):
+        expected = [e[field] for e in entries if not isinstance(e, Step) and e["event"] == name]
+        assert [getattr(event, field) for record in found for event in record.all(KINDS[name])] == expected
+        assert not any(record.dropped for record in found)
 
 
 @settings(deadline=None)
@@ -146,7 +152,39 @@ def test_a_damaged_event_hides_none_of_its_neighbours(recorded):
     raw = recorded.read_bytes()
     recorded.write_bytes(raw.replace(b'{"event": "process"', b'{"event": [process"', 1))
     record = Reader(recorded).update()
-    assert (len(record.steps), list(record.events)) == (5, ["exit"])
+    assert (len(record.steps), list(record.events)) == (5, [events.ProcessExited])
+    assert record.dropped == {None: 1}
+
+
+@pytest.mark.parametrize("damage", [{"phase": "lunch"}, {"begin_s": "soon"}, {"begin_s": None}])
+def test_record_drops_and_counts_an_event_when_a_field_has_the_wrong_type(damage, tmp_path):
+    span = {"event": "span", "phase": "compile", "begin_s": 9.2, "end_s": 9.7, "name": ""}
+    write(tmp_path, [span, span | damage, span])
+    (record,) = Records(tmp_path).update()
+    assert len(record.all(events.StartSpan)) == 2
+    assert record.dropped == {events.StartSpan: 1}
+    record.refuse_dropped(events.Window)
+    with pytest.raises(RecordError, match="damaged"):
+        record.refuse_dropped(events.Window, events.StartSpan)
+
+
+def test_record_ignores_an_event_when_its_kind_is_of_a_later_version(tmp_path):
+    write(tmp_path, [{"event": "haircut", "begin_s": "soon"}, {"event": "exit"}])
+    (record,) = Records(tmp_path).update()
+    assert (list(record.events), record.dropped) == ([events.ProcessExited], {})
+
+
+def test_event_is_read_when_an_older_agent_left_out_fields_that_came_later(tmp_path):
+    older = [
+        {"event": "cycle", "step": "call Net", "begin_s": 1.0, "num_steps": 3},
+        {"event": "given_up", "task": 1, "kind": "trace", "reason": "it failed", "at_exit": False},
+        {"event": "arm_given_up", "arm": 0, "reason": "it failed"},
+    ]
+    write(tmp_path, older)
+    (record,) = Records(tmp_path).update()
+    assert record.last(events.CycleFound).kinds is None
+    assert record.last(events.GivenUp).code is record.last(events.ArmGivenUp).code is Reason.OTHER
+    assert record.results[1].reason == "it failed"
 
 
 def test_steps_before_the_first_training_are_dropped(tmp_path):
@@ -162,8 +200,7 @@ def test_steps_before_the_first_training_are_dropped(tmp_path):
 def test_the_process_group_knows_the_rank_better_than_the_environment(tmp_path):
     write(tmp_path, [{"event": "process", "rank": None, "world_size": 4}, {"event": "cycle", "rank": 1}])
     (record,) = Records(tmp_path).update()
-    assert (record.among_ranks("rank"), record.among_ranks("world_size")) == (1, 4)
-    assert record.among_ranks("local_rank") is None
+    assert (record.rank, record.world_size) == (1, 4)
 
 
 def test_a_newer_version_is_refused_with_what_to_do(recorded):

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynotune import knobs
-from dynotune.measure.checks.differences import Apart, Digest, judge, losses_apart, outputs_apart
+from dynotune.measure.checks.differences import Apart, judge, losses_apart, outputs_apart
 from dynotune.measure.checks.tolerance import BY_SETTING, TOLERANCES, allowed, guarded
+from dynotune.schema.events import Digest
 
 ORDER, TF32, FP16, BF16 = (TOLERANCES[name] for name in ("order", "tf32", "fp16", "bf16"))
 NUM = 24

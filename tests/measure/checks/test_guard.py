@@ -18,7 +18,7 @@ from dynotune.schema.errors import CannotRunHere, CommandFailed, RecordError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Readback
 
-from ...fakes import process, record, run, spec
+from ...fakes import process, record, run, spec, take
 
 FALLING = [2.3 * 0.97**at for at in range(NUM_VALUES)]
 BF16 = [knobs.parse("precision.autocast=bf16")]
@@ -54,11 +54,12 @@ class Runs:
             raise CommandFailed("expected Float but found Double", command_exit_code=1)
         self.names.append(folder.name)
         self.meet(folder.name)
-        self.asked.append((label.removeprefix("a run of the "), list(map(str, settings)), results))
+        arm = "baseline" if settings == run_of.settings else "candidate"
+        self.asked.append((arm, list(map(str, settings)), results))
         one = record([0.1] * 30)
         assert not enough([one])
         values = self.exact if results.reference else self.losses.get(folder.name, FALLING)
-        one.events["results"] = [{"event": "results", "what": "losses", "values": values, "draws": self.draws}]
+        take(one, {"event": "results", "what": "losses", "values": values, "draws": self.draws})
         assert enough([one])
         made = run(process(**self.memory), readback=self.readback, purpose="results")
         return Outcome(run=made, folder=folder, launched_s=0.0, records=[one])
@@ -292,17 +293,17 @@ def test_the_programs_own_precision_widens_what_is_allowed():
 
 def test_a_process_that_says_nothing_leaves_it_unknown():
     silent = record([0.1] * 3)
-    silent.events["error"] = [{"event": "error", "where": "results", "error": "device lost"}]
+    take(silent, {"event": "error", "where": "results", "error": "device lost"})
     assert "device lost" in readings([silent]).reason
     assert isinstance(readings([]), Unknown)
     empty = record([0.1] * 3)
-    empty.events["results"] = [{"what": "losses", "values": [], "num_captured": 3}]
+    take(empty, {"event": "results", "what": "losses", "values": [], "num_captured": 3})
     assert "CUDA graphs" in readings([empty]).reason
 
 
-def test_what_we_would_not_write_is_a_damaged_record():
-    damaged = record([0.1] * 3)
-    damaged.events["results"] = [{"what": "losses", "values": ["many"]}]
+@pytest.mark.parametrize("values", [["many"], [1.0, []]])
+def test_what_we_would_not_write_is_a_damaged_record(values):
+    damaged = take(record([0.1] * 3), {"event": "results", "what": "losses", "values": values})
     with pytest.raises(RecordError, match="damaged"):
         readings([damaged])
 

@@ -12,8 +12,8 @@ import pytest
 from dynotune import knobs
 from dynotune.measure.comparison import in_process, protocol
 from dynotune.measure.live import switching
-from dynotune.measure.live.blocks import Block, Stretch
 from dynotune.measure.live.request import CompareRequest
+from dynotune.schema.events import Block, Stretch
 
 from ...fakes import Watcher, spec
 

@@ -20,7 +20,7 @@ from dynotune.measure.live.window_plan import plan_window
 from dynotune.schema.errors import CannotRunHere, StatisticsError
 from dynotune.schema.facts import Unknown
 
-from ...fakes import START_S, disturbed, process, record, run, spec, window
+from ...fakes import START_S, disturbed, process, record, run, spec, take, window
 
 LAUNCHED_S = 0.5
 
@@ -93,7 +93,7 @@ def test_the_time_to_the_first_step_runs_from_the_launch_to_the_slowest_ranks_fi
 def test_a_run_goes_on_until_it_makes_the_step_that_its_pilot_ended_with():
     enough = FirstStep(outcome(records=[record([0.1] * 50)]))
     early = record([0.1] * 4)
-    early.events["cycle"][-1] = early.events["cycle"][-1] | {"step": "draw Loader, call Net"}
+    take(early, {"event": "cycle", "step": "draw Loader, call Net"})
     assert not enough([])
     assert not enough([early])
     assert enough([record([0.1])])

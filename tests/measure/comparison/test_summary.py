@@ -78,8 +78,8 @@ def test_an_arm_without_runs_knows_nothing():
 
 
 def test_waiting_for_a_loader_is_a_share_only_where_one_is_drawn_from():
-    drawn = summary.measured(run(process(window(), step="draw DataLoader, step SGD")))
-    called = summary.measured(run(process(window(), step="call Linear")))
+    drawn = summary.measured(run(process(window(), step="draw DataLoader, step SGD", draws=True)))
+    called = summary.measured(run(process(window(), step="call Linear", draws=False)))
     assert summary.arm_summary([drawn], "sample").loader_wait_share == 0
     assert summary.arm_summary([called], "sample").loader_wait_share is None
 

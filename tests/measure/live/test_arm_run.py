@@ -10,6 +10,7 @@ from dynotune.launch.records.process_summary import summarise
 from dynotune.launch.records.reader import Reader, Records
 from dynotune.measure.live.outcome import stepping
 from dynotune.schema.errors import RecordError
+from dynotune.schema.events import ProcessBegun
 
 from ...fakes import record
 
@@ -45,13 +46,14 @@ def test_a_damaged_event_says_nothing_and_those_around_it_stand(write):
     read = Reader(write(HEAD + step(1.0) + entry(2, b'{"event"') + entry(2, b"[]") + step(2.0))).update()
     assert len(read.steps) == 2
     assert read.events == {}
+    assert read.dropped == {None: 2}
 
 
 def test_an_event_larger_than_a_piece_hides_nothing_after_it(write):
     large = b'{"event": "process", "argv": ["' + b"x" * (3 << 20) + b'"]}'
     read = Reader(write(HEAD + step(1.0) + entry(2, large) + step(2.0))).update()
     assert len(read.steps) == 2
-    assert len(read.last("process")["argv"][0]) == 3 << 20
+    assert len(read.last(ProcessBegun).argv[0]) == 3 << 20
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,17 @@ from hypothesis import strategies as st
 
 from dynotune.launch.records import Record
 from dynotune.measure.live.baseline_shift import baseline_shift, plain_window, why_not_proof
-from dynotune.measure.live.blocks import Block, Stretch
 from dynotune.schema.comparison import MOST_SHIFT, BaselineShift
+from dynotune.schema.events import Block, Stretch
+
+from ...fakes import take
 
 STEP_S = 0.01
 TIMES = st.floats(0.5, 2.0)
 
 
-def record(*, begin_s=10.0, num_samples=None, pace_s=None, **events):
+def record(*events, begin_s=10.0, num_samples=None, **fields):
+    """A record with a plain window, whose fields may be others, and further events."""
     window = {
         "event": "window",
         "first_step": 100,
@@ -25,9 +28,8 @@ def record(*, begin_s=10.0, num_samples=None, pace_s=None, **events):
         "end_s": begin_s + 200 * STEP_S,
         "num_samples": num_samples,
         "wait_s": None,
-        "pace_s": pace_s,
     }
-    return Record(Path("x"), 1, 0.0, [], {"window": [window], **events})
+    return take(Record(Path("x"), 1, 0.0), window | fields, *events)
 
 
 def blocks(*times, num_samples=None, pace_s=None):
@@ -77,6 +79,10 @@ def test_shift_is_shown_when_it_is_large_and_not_noise(times, is_shown):
     assert baseline_shift(record(), blocks(*times)).is_shown is is_shown
 
 
+TRACE = {"event": "trace", "begin_s": 5.0}
+BLOCK = {"event": "arm_block", "arm": 0, "number": 0, "order": "ABBA", "begin_s": 5.0, "end_s": 6.0}
+
+
 @pytest.mark.parametrize(
     ("ratio", "pace", "is_shown"),
     [
@@ -102,21 +108,22 @@ def test_pace_is_1_when_one_of_the_two_is_unknown(before_s, within_s):
 
 
 @pytest.mark.parametrize(
-    "events",
+    "made",
     [
-        {"window": []},
-        {"window": [{"event": "window", "first_step": "x"}]},
-        {"trace": [{"event": "trace", "begin_s": 5.0}]},
-        {"arm_block": [{"event": "arm_block", "begin_s": 5.0}]},
+        Record(Path("x"), 1, 0.0),
+        record(first_step="x"),
+        record(TRACE),
+        record({**BLOCK, "baseline": [], "candidate": []}),
     ],
+    ids=["none", "damaged", "trace", "block"],
 )
-def test_shift_is_unknown_when_no_window_came_before_all_else(events):
-    assert plain_window(record(**events)) is None
-    assert baseline_shift(record(**events), blocks(1.0, 1.0)) is None
+def test_shift_is_unknown_when_no_window_came_before_all_else(made):
+    assert plain_window(made) is None
+    assert baseline_shift(made, blocks(1.0, 1.0)) is None
 
 
 def test_window_is_plain_when_the_recording_came_after_it():
-    assert plain_window(record(trace=[{"event": "trace", "begin_s": 13.0}])).num_steps == 200
+    assert plain_window(record(TRACE | {"begin_s": 13.0})).num_steps == 200
 
 
 def test_blocks_prove_only_when_their_baseline_is_the_plain_one():

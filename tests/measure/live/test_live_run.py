@@ -106,8 +106,8 @@ def test_tasks_are_carried_out_one_after_another_and_the_program_goes_on_between
     trace = run.do(RecordTrace(num_steps=3))
     again = run.do(TimeWindow(num_steps=10))
     assert [answer.reason for answer in (window, trace, again)] == ["", "", ""]
-    assert (window.events[0]["num_steps"], again.events[0]["num_steps"]) == (30, 10)
-    assert (run.folder / trace.events[0]["file"]).is_file()
+    assert (window.events[0].num_steps, again.events[0].num_steps) == (30, 10)
+    assert (run.folder / trace.events[0].file).is_file()
     outcome = run.end()
     assert (outcome.run.ended_by, len(outcome.run.processes[0].windows)) == ("window", 2)
     assert document.read(run.folder / "run.json", Run) == outcome.run
@@ -132,7 +132,7 @@ def test_a_program_that_ends_before_a_task_is_done_says_so_and_what_was_measured
     answer = run.do(TimeWindow(num_steps=10**6))
     assert (answer.at_exit, answer.events) == (True, [])
     assert "ended" in answer.reason
-    assert run.end().run.processes[0].windows[0].num_steps == window.events[0]["num_steps"] == 20
+    assert run.end().run.processes[0].windows[0].num_steps == window.events[0].num_steps == 20
 
 
 @pytest.mark.long
@@ -180,4 +180,4 @@ def test_a_second_parent_of_one_live_run_is_refused(going_on):
 def test_planned_tasks_are_known_by_their_place_in_the_plan(live):
     run = live(CALLS, tasks=[TimeWindow(at_step=15, num_steps=5)])
     assert run.until(lambda records: has_answered(records, PLANNED))
-    assert run.answer_to(PLANNED).events[0]["first_step"] == 15
+    assert run.answer_to(PLANNED).events[0].first_step == 15

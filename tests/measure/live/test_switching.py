@@ -21,15 +21,17 @@ from dynotune.agent.sites.registry import SITES, site_of
 from dynotune.launch.records.record import Record, Step
 from dynotune.measure.checks import guard
 from dynotune.measure.live import switching
-from dynotune.measure.live.blocks import Block, Stretch, why_left_behind
-from dynotune.measure.live.switching import HAS_ALREADY, SwitchedArms, estimate, switch_arms
+from dynotune.measure.live.blocks import why_left_behind
+from dynotune.measure.live.switching import SwitchedArms, estimate, switch_arms
 from dynotune.schema.arm import ids_of
+from dynotune.schema.events import Block, Stretch, Window
+from dynotune.schema.reasons import Reason
 from dynotune.search.bench import arm
 
-from ...fakes import Watcher, record, spec
+from ...fakes import Watcher, record, spec, take
 
 # A live run whose plain window was timed.
-TIMED = SimpleNamespace(records=lambda: [SimpleNamespace(events={"window": [{}]})])
+TIMED = SimpleNamespace(records=lambda: [SimpleNamespace(last=lambda kind: kind is Window)])
 
 # Without an optimizer where that is not the subject: torch imports its compiler for the first one.
 TRAIN = """
@@ -210,7 +212,7 @@ def record_of(step_s, epoch):
     """A hundred steps; one that begins an epoch has the flag for it."""
     flags = [4 if epoch and number % epoch == 0 else 0 for number in range(100)]
     steps = [Step(step_s * (number + 1), 0.0, 8, flag) for number, flag in enumerate(flags)]
-    return Record(Path("x"), 1, 0.0, steps, {"cycle": [{"event": "cycle", "begin_s": 0.0, "num_steps": 3}]})
+    return take(Record(Path("x"), 1, 0.0, steps), {"event": "cycle", "begin_s": 0.0, "num_steps": 3})
 
 
 @pytest.mark.parametrize(
@@ -229,11 +231,13 @@ def test_of_ranks_a_stretch_holds_a_batch_of_each_worker():
 def test_a_block_that_an_earlier_task_ends_after_the_next_order_is_not_the_next_tasks():
     stretches = [{"seconds": 1.0, "num_steps": 4, "num_samples": None}] * 2
     at = {"arm": 0, "number": 0, "order": "ABBA", "end_s": 9.0, "baseline": stretches, "candidate": stretches}
-    events = {
-        "arm_block": [{**at, "begin_s": begin_s} for begin_s in (4.0, 6.0)],
-        "arm_results": [{"arm": 0, "begin_s": 4.0, "draws": True}],
-    }
-    found = switching._said(Record(Path("x"), 1, 0.0, [], events), ["fast"], {}, 5.0)
+    made = take(
+        Record(Path("x"), 1, 0.0),
+        *({"event": "arm_block", **at, "begin_s": begin_s} for begin_s in (4.0, 6.0)),
+        {"event": "arm_results", "arm": 0, "begin_s": 4.0},
+    )
+    assert not made.dropped
+    found = switching._said(made, ["fast"], {}, 5.0)
     assert [block.begin_s for block in found.blocks["fast"]] == [6.0]
     assert found.results == {}
 
@@ -302,7 +306,7 @@ def test_a_call_that_fails_with_a_setting_is_made_again_without_it_and_the_progr
 def test_calls_that_train_are_compared_with_the_same_calls_without_the_arm(switch):
     found = switch(GAN.replace("if torch", "if 0 and torch"), ["precision.autocast=bf16"], num_results=2)
     (event,) = found.results.values()
-    assert event["draws"] == ["cpu"] and len(event["redrawn"]) == len(event["candidate"]) == 2
+    assert event.draws == ["cpu"] and len(event.redrawn) == len(event.candidate) == 2
     judged = guard.within([knobs.parse("precision.autocast=bf16")], event)
     assert judged.ok and 0 < judged.difference < judged.tolerance
 
@@ -381,7 +385,8 @@ def test_layout_and_fused_optimizers_are_switched_with_what_belongs_to_them(swit
 def test_what_the_program_has_already_is_given_up(switch, tmp_path):
     fused = IMAGES.replace("0.001)", "0.001, fused=True)")
     found = switch(f"FILE = {str(tmp_path / 'seen')!r}\n{fused}", ["optimizer.fused=true"])
-    assert found.given_up == {"optimizer.fused=true": HAS_ALREADY}
+    assert found.given_up == {"optimizer.fused=true": "the program has it already"}
+    assert found.codes == {"optimizer.fused=true": Reason.HAS_ALREADY}
 
 
 @pytest.mark.long

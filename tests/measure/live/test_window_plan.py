@@ -12,7 +12,9 @@ from dynotune.measure.live.window_length import MIN_WINDOW_S
 from dynotune.measure.live.window_plan import plan_window
 from dynotune.schema.errors import CannotRunHere
 
-from ...fakes import START_S, record, run, spec
+from ...fakes import START_S, record, run, spec, take
+
+WINDOW = {"event": "window", "num_samples": None, "wait_s": None}
 
 
 def pilot(step_s, *, ended_by="window", **more) -> Outcome:
@@ -41,7 +43,7 @@ def test_steps_with_which_the_host_runs_ahead_after_a_timed_window_say_nothing_o
     # The queue is emptied as the window begins, and after its end: 29 steps then take the host a millisecond each.
     ahead = [0.931] + [0.001] * 29
     plain = pilot([0.03] * 97 + ahead + [0.03] * 70 + ahead)
-    plain.records[0].events["window"] = [{"first_step": 97, "num_steps": 100, "begin_s": 10.0, "end_s": 13.0}]
+    take(plain.records[0], {**WINDOW, "first_step": 97, "num_steps": 100, "begin_s": 10.0, "end_s": 13.0})
     window = plan_window(spec(objective="energy", warmup_steps=200), [plain, pilot([0.005] * 300)], num_telling=1)
     assert window.step_s == pytest.approx(0.03)
     assert window.num_steps == 100
@@ -50,7 +52,7 @@ def test_steps_with_which_the_host_runs_ahead_after_a_timed_window_say_nothing_o
 
 def test_a_timed_window_between_two_slow_begins_of_an_epoch_does_not_hide_them():
     plain = pilot([*[5.6, *[0.6] * 19], *[5.6, *[0.6] * 18]], epoch=20)
-    plain.records[0].events["window"] = [{"first_step": 27, "num_steps": 10, "begin_s": 30.0, "end_s": 36.0}]
+    take(plain.records[0], {**WINDOW, "first_step": 27, "num_steps": 10, "begin_s": 30.0, "end_s": 36.0})
     assert plan_window(spec(warmup_steps=15), [plain]).step_s > 0.75
 
 

@@ -32,7 +32,7 @@ DEGENERATE = [
     studies.large,
 ]
 # Strings that say what kind of thing another is: no other value of theirs is read.
-KINDS = re.compile(r"dynotune\.|limit$|timing$|shares$|unknown$|[A-Za-z0-9-]{0,20}$")
+KINDS = re.compile(r"dynotune\.|limit$|timing$|shares$|unknown$|[sJ]/(sample|step)$|[A-Za-z0-9-]{0,20}$")
 
 
 class Reading(HTMLParser):

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 class NotSwitched(Exception):
-    """Error: settings cannot be switched, or can no longer be switched; the message is the reason."""
+    """Error: settings cannot be switched, or can no longer be switched; the message is the reason.
+
+    `code`: code of a reason on which the parent acts; the message then has the words that its sentence needs.
+    """
+
+    code = ""
 
 
 class Site:

@@ -286,6 +286,12 @@ class Steps:
             self.cover_of_anchor = fast_paths.called(self, anchor, with_grad, self._sampler is not None)
         self._fixed(found.describe(self._tokens), self._begin_s, needed, num_superseded)
 
+    @property
+    def kinds(self) -> list[str]:
+        """Return the kinds of the cycle's events in order of first occurrence; empty if the program marks its steps."""
+        sequence = self.cycle.sequence if self.cycle is not None else []
+        return list(dict.fromkeys(self._tokens[number].kind for number in sequence))
+
     def _catch_up(self) -> None:
         """Count the events that occurred while the step was searched for."""
         past, self._history = self._history, History()

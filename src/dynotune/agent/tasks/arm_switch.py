@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 
+from ..core import reasons
 from ..core.device import free_memory
 from ..core.errors import by_a_signal
 from ..sites.registry import by_site
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 class HasAlready(NotSwitched):
     """Error: the program has these settings already, so there is nothing to switch."""
 
-    def __init__(self) -> None:
-        super().__init__("the program has it already")
+    code = reasons.HAS_ALREADY
 
 
 class ArmSwitch:

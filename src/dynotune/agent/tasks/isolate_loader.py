@@ -11,6 +11,7 @@ import functools
 from threading import get_ident
 from time import perf_counter
 
+from ..core import reasons
 from ..core.device import is_capturing, synchronise
 from .loader_drain import drain, position
 from .page_cache import drop
@@ -104,7 +105,7 @@ class IsolateLoader(Task):
         if self._measured is not None:
             self._answer()
         else:
-            self.give_up("the program ended before one batch was replayed for long enough", at_exit=True)
+            self.give_up("one batch was replayed for long enough", code=reasons.PROGRAM_ENDED, at_exit=True)
 
     def clean_up(self) -> None:
         if self.program.loaders is not None:

@@ -13,6 +13,7 @@ import shutil
 import sys
 from time import perf_counter
 
+from ..core import reasons
 from ..core.covers import covers, uncover
 from ..core.cupti import other_profiler
 from ..core.device import is_capturing, num_device_tensors, synchronise
@@ -59,10 +60,10 @@ class RecordTrace(Task):
     def begin(self, num_steps: int) -> int:
         profiler = self.program.profiler
         if profiler.in_the_way():
-            self.give_up(_own_words(profiler.place), notes=self._notes)
+            self.give_up(profiler.place, code=reasons.PROGRAM_PROFILES, notes=self._notes)
             return num_steps
         if other := other_profiler():
-            self.give_up("another profiler watches the program (%s)" % other, notes=self._notes)
+            self.give_up(other, code=reasons.OTHER_PROFILER, notes=self._notes)
             return num_steps
         profiler.begins = self._make_way
         if self._options["stacks"] and sys.getprofile() is not None:
@@ -82,10 +83,10 @@ class RecordTrace(Task):
         return num_steps + 1
 
     def at_exit(self) -> None:
-        reason = "the program ended before the recording began"
+        reason = "the recording began"
         if self._session is not None:
-            reason = "the program ended with %d of %d steps recorded" % (len(self._step_s), self._num_steps)
-        self.give_up(reason, at_exit=True, notes=self._notes)
+            reason = "more than %d of %d steps were recorded" % (len(self._step_s), self._num_steps)
+        self.give_up(reason, code=reasons.PROGRAM_ENDED, at_exit=True, notes=self._notes)
 
     def clean_up(self) -> None:
         if self._cover is not None:
@@ -189,17 +190,13 @@ class RecordTrace(Task):
         """End the recording when the program begins a profiler session, because only one session can exist."""
         if not self.done and self._session is not None:
             self._makes_way = True
-            self.give_up(_own_words(self.program.profiler.place), notes=self._notes)
+            self.give_up(self.program.profiler.place, code=reasons.PROGRAM_PROFILES, notes=self._notes)
 
     def failed(self, error: Exception) -> None:
         if isinstance(error, OSError):
             self.give_up("it could not be written: %s" % (error.strerror or error), notes=self._notes)
         else:
             super().failed(error)
-
-
-def _own_words(place: str) -> str:
-    return "the program uses torch's profiler itself" + (" (%s)" % place if place else "")
 
 
 def _resident_bytes() -> int:

@@ -20,6 +20,7 @@ from statistics import median
 from threading import get_ident
 from time import perf_counter
 
+from ..core import reasons
 from ..core.covers import call_directly
 from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
@@ -133,7 +134,7 @@ class SwitchArms(Task):
         return self._stop
 
     def at_exit(self) -> None:
-        self.give_up("the program ended before all candidates were compared", at_exit=True)
+        self.give_up("all candidates were compared", code=reasons.PROGRAM_ENDED, at_exit=True)
 
     def clean_up(self) -> None:
         self._on = None
@@ -200,26 +201,31 @@ class SwitchArms(Task):
                 try:
                     yield from self._block(at, number)
                 except NotSwitched as error:
-                    yield from self._drop(at, str(error), self._arms[at].blamed)
+                    yield from self._drop(at, error)
                 if self._num_recompiled >= MOST_RECOMPILED:
                     reason = "torch compiles the program again after each switch, and keeps few variants of it"
                     for other in list(self._alive):
                         self._say_dropped(other, reason)
                     return
 
-    def _drop(self, at: int, reason: str, blamed: list[str]) -> Stops:
-        self._say_dropped(at, reason, blamed)
+    def _drop(self, at: int, error: NotSwitched) -> Stops:
+        self._say_dropped(at, str(error), code=error.code, blamed=self._arms[at].blamed)
         self._switch_off(at)
         yield from self._wash_out(None)
 
-    def _say_dropped(self, at: int, reason: str, blamed: Sequence[str] = (), unsuited: Sequence[str] = ()) -> None:
+    def _say_dropped(
+        self, at: int, reason: str, *, code: str = "", blamed: Sequence[str] = (), unsuited: Sequence[str] = ()
+    ) -> None:
         """Give a candidate up, and record why.
 
-        `blamed`: knobs without which a failed call succeeded. `unsuited`: knobs that cannot change in this program.
+        Args:
+            reason: the words that the sentence of `code` needs, as in `schema.events.ArmGivenUp`; without a code, all.
+            blamed: knobs without which a failed call succeeded.
+            unsuited: knobs that cannot change in this program.
         """
         self._alive.remove(at)
         knobs = {"blamed": list(blamed), "unsuited": list(unsuited)}
-        self.program.event({"event": "arm_given_up", "arm": at, "reason": reason, **knobs})
+        self.program.event({"event": "arm_given_up", "arm": at, "code": code, "reason": reason, **knobs})
 
     @property
     def _has_short_epochs(self) -> bool:

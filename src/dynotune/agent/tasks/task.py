@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
+from ..core import reasons
 from ..core.device import is_capturing
 from ..core.errors import by_a_signal
 
@@ -51,7 +52,7 @@ class Task:
 
     def at_exit(self) -> None:
         """Write a result when the program ends. A process without steps, such as a launcher, writes no result."""
-        self.give_up("the program ended before it was done", at_exit=True)
+        self.give_up("it was done", code=reasons.PROGRAM_ENDED, at_exit=True)
 
     def clean_up(self) -> None:
         """Restore the program's state. Called once, before the result is written."""
@@ -68,7 +69,7 @@ class Task:
             if self.has_begun:
                 stop = self.step_ended(num_steps)
             elif self.needs_torch and self.program.torch is None:
-                self.give_up("the program did not import torch")
+                self.give_up("", code=reasons.NO_TORCH)
                 stop = NEVER
             else:
                 self.program.prepare()
@@ -83,10 +84,15 @@ class Task:
     def complete(self, **fields: Any) -> None:
         self._write({"event": self.event, "task": self.id, "done_s": perf_counter(), **fields})
 
-    def give_up(self, reason: str, *, at_exit: bool = False, **fields: Any) -> None:
-        """Record why there is no result. `at_exit`: whether the program ended before the task was done."""
-        given_up = {"event": "given_up", "task": self.id, "kind": self.event, "reason": reason, "at_exit": at_exit}
-        self._write({**given_up, **fields})
+    def give_up(self, reason: str, *, code: str = "", at_exit: bool = False, **fields: Any) -> None:
+        """Record why there is no result.
+
+        Args:
+            reason: the words that the sentence of `code` needs, as in `schema.events.GivenUp`; without a code, all.
+            at_exit: whether the program ended before the task was done.
+        """
+        given_up = {"event": "given_up", "task": self.id, "kind": self.event, "code": code, "reason": reason}
+        self._write({**given_up, "at_exit": at_exit, **fields})
 
     def failed(self, error: Exception) -> None:
         """Give up after an error of the agent; the program continues."""

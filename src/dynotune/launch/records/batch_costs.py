@@ -1,18 +1,17 @@
 """Compute the time and memory that making batches takes, from the makers' events, and assign this cost to loaders."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from dynotune.launch.records.record import Record
-from dynotune.schema import document
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
+from dynotune.schema.events import BatchesFetched, BatchesPinned, StateRead
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader, Loading, SamplePart
 from dynotune.schema.trace_summary import Place
 
-_Events = list[dict[str, Any]]
+_Events = list[BatchesFetched]
 _Key = tuple[str, str, int | None, int]
 
 _BYTES = ("read_bytes", "storage_bytes")
@@ -28,6 +27,8 @@ def with_loading(
 
     `records`: records of all processes, since each worker has its own. Raises RecordError: an event is incomplete.
     """
+    for record in records:
+        record.refuse_dropped(BatchesFetched, BatchesPinned, StateRead)
     try:
         groups: dict[_Key, list[_Events]] = {}
         for events in (events for record in records for events in _by_maker(record, pid)):
@@ -45,14 +46,14 @@ def _by_maker(record: Record, pid: int) -> list[_Events]:
     A process that replaced itself by exec continues the same record, and counts anew from that point.
     """
     makers: dict[tuple[_Key, float], _Events] = {}
-    for event in record.events.get("fetching", []):
-        if event["drawn_by"] == pid:
-            makers.setdefault((_key(event), event["begin_s"]), []).append(event)
+    for event in record.all(BatchesFetched):
+        if event.drawn_by == pid:
+            makers.setdefault((_key(event), event.begin_s), []).append(event)
     return list(makers.values())
 
 
-def _key(event: dict[str, Any]) -> _Key:
-    return event["dataset"], event["collate"], event["num_items"], event["num_workers"]
+def _key(event: BatchesFetched) -> _Key:
+    return event.dataset, event.collate, event.num_items, event.num_workers
 
 
 def _filled(
@@ -86,9 +87,8 @@ def _with_parts(loader: Loader, own: Record | None) -> Loader:
         return loader
     parts = loading.parts
     if not loader.num_workers and own is not None:
-        threads = (own.last("state") or {}).get("threads", [])
-        of_steps: Any = next((thread.get("parts", []) for thread in threads if thread["of_steps"]), [])
-        parts = document.convert(of_steps, list[SamplePart])
+        threads = (own.last(StateRead) or StateRead()).threads
+        parts = next((thread.parts for thread in threads if thread.of_steps), [])
     made_s = sum(part.wall_s for part in parts if not part.what.startswith("queue"))
     if loading.pin_s and made_s:
         parts = [*parts, SamplePart(part="pin", num=0, wall_s=loading.pin_s * made_s / loading.fetch_s)]
@@ -103,7 +103,7 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
     if not num:
         return Unknown("no batch was made within the window")
     facts = makers[0][-1]
-    is_worker = facts["worker"] is not None
+    is_worker = facts.worker is not None
     private = [one for events in makers if (one := _private(events)) is not None]
     return Loading(
         num_batches=int(num),
@@ -112,45 +112,47 @@ def _loading(makers: Sequence[_Events], begin_s: float, end_s: float) -> Loading
         busy_share=min(1.0, sum(one["fetch_s"] for one in grown) / sum(one["over_s"] for one in grown))
         if is_worker
         else None,
-        decoders=sorted({name for events in makers for name in events[-1]["decoders"]}),
-        items=Place(facts["items_at"]),
-        collate=Place(facts["collate_at"]),
-        num_distinct=next((events[-1]["num_distinct"] for events in makers if "num_distinct" in events[-1]), None),
-        num_objects=facts["num_objects"],
-        num_threads=facts.get("num_threads"),
+        decoders=sorted({name for events in makers for name in events[-1].decoders}),
+        items=Place(facts.items_at),
+        collate=Place(facts.collate_at),
+        num_distinct=next((size for events in makers if (size := events[-1].num_distinct) is not None), None),
+        num_objects=facts.num_objects,
+        num_threads=facts.num_threads,
         # Use the workers that were followed; the other workers are alike.
-        private_growth_bytes=round(sum(one[0] for one in private) / len(private) * facts["num_workers"])
+        private_growth_bytes=round(sum(one[0] for one in private) / len(private) * facts.num_workers)
         if private
         else None,
         private_over_s=max(one[1] for one in private) if private else None,
         parts=_parts(makers, end_s),
-        decoded=facts.get("decoded", []),
+        decoded=facts.decoded,
         **{name: sum(one[name] for one in grown) / num for name in _BYTES if all(name in one for one in grown)},
     )
 
 
 def _grown(events: _Events, begin_s: float, end_s: float) -> dict[str, float]:
     """Return the growth of one maker's counts in the window, or since its begin if no event precedes the window."""
-    within = [event for event in events if event["begin_s"] <= end_s and event["at_s"] >= begin_s]
+    within = [event for event in events if event.begin_s <= end_s and event.at_s >= begin_s]
     if not within:
         return {"num": 0}
-    before = [event for event in events if event["at_s"] < begin_s]
+    before = [event for event in events if event.at_s < begin_s]
     first = before[-1] if before else None
-    last = next((event for event in reversed(within) if event["at_s"] <= end_s), within[0])
-    names = (*_COUNTS, *(name for name in _BYTES if last.get(name) is not None))
-    grown = {name: last[name] - (first[name] if first else 0) for name in names}
-    since_s = first["at_s"] if first else last["begin_s"]
-    spent = [event["longest_s"] for event in within if event["at_s"] <= last["at_s"]]
-    return {**grown, "longest_s": max(spent), "over_s": max(last["at_s"] - since_s, 1e-9)}
+    last = next((event for event in reversed(within) if event.at_s <= end_s), within[0])
+    names = (*_COUNTS, *(name for name in _BYTES if getattr(last, name) is not None))
+    grown: dict[str, float] = {
+        name: getattr(last, name) - (getattr(first, name) or 0 if first else 0) for name in names
+    }
+    since_s = first.at_s if first else last.begin_s
+    spent = [event.longest_s for event in within if event.at_s <= last.at_s]
+    return {**grown, "longest_s": max(spent), "over_s": max(last.at_s - since_s, 1e-9)}
 
 
 def _parts(makers: Sequence[_Events], end_s: float) -> list[SamplePart]:
     """Add up the times of all makers' parts until `end_s`, from each maker's first event on, warm-up included."""
     summed: dict[SamplePart, list[float]] = {}
     for first, *others in makers:
-        last = next((event for event in reversed(others) if event["at_s"] <= end_s), first)
+        last = next((event for event in reversed(others) if event.at_s <= end_s), first)
         for event, sign in ((last, 1),) if last is first else ((last, 1), (first, -1)):
-            for part in document.convert(event.get("parts", []), list[SamplePart]):
+            for part in event.parts:
                 found = summed.setdefault(msgspec.structs.replace(part, num=0, wall_s=0.0), [0, 0.0])
                 found[0] += sign * part.num
                 found[1] += sign * part.wall_s
@@ -161,21 +163,25 @@ def _parts(makers: Sequence[_Events], end_s: float) -> list[SamplePart]:
 
 def _private(events: _Events) -> tuple[int, float] | None:
     """Return the growth of a worker's private memory after the worker's warm-up, and the time span of the growth."""
-    told = [event for event in events if event["private_bytes"] is not None]
-    told = [event for event in told if event["at_s"] - event["begin_s"] >= _UNSETTLED_S]
-    if len(told) < 2:
+    known = [
+        (event.private_bytes, event.at_s)
+        for event in events
+        if event.private_bytes is not None and event.at_s - event.begin_s >= _UNSETTLED_S
+    ]
+    if len(known) < 2:
         return None
-    return told[-1]["private_bytes"] - told[0]["private_bytes"], told[-1]["at_s"] - told[0]["at_s"]
+    (first_bytes, first_s), (last_bytes, last_s) = known[0], known[-1]
+    return last_bytes - first_bytes, last_s - first_s
 
 
 def _pin_s(record: Record | None, begin_s: float, end_s: float) -> float | None:
     """Return the mean time (s) of pinning a batch."""
-    events = record.events.get("pinning", []) if record is not None else []
+    events = record.all(BatchesPinned) if record is not None else []
     if not events:
         return None
-    first = next((event for event in reversed(events) if event["at_s"] < begin_s), None)
-    last = next((event for event in reversed(events) if event["at_s"] <= end_s), events[-1])
-    num, total_s = last["num"], last["pin_s"]
+    first = next((event for event in reversed(events) if event.at_s < begin_s), None)
+    last = next((event for event in reversed(events) if event.at_s <= end_s), events[-1])
+    num, total_s = last.num, last.pin_s
     if first is not None and first is not last:
-        num, total_s = num - first["num"], total_s - first["pin_s"]
-    return float(total_s / num)
+        num, total_s = num - first.num, total_s - first.pin_s
+    return total_s / num

@@ -5,8 +5,8 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
+from dynotune.schema.events import Moments
 from dynotune.schema.observation import PeriodicKind, PeriodicWork
 
 LONGER = 1.3
@@ -29,27 +29,25 @@ _KINDS: tuple[tuple[PeriodicKind, str], ...] = (
 )
 
 
-def periodic_work(
-    moments: dict[str, Any], step_s: Sequence[float], first_step: int
-) -> tuple[list[PeriodicWork], set[int]]:
+def periodic_work(moments: Moments, step_s: Sequence[float], first_step: int) -> tuple[list[PeriodicWork], set[int]]:
     """Return the work that only long steps do, the longest work first, with the steps of the window that do the work.
 
     In each stack, the relevant frame is the outermost frame that is frequent in long steps and rare in others: the
     source line at which the program begins the extra work.
 
     Args:
-        moments: stack samples as the agent writes them, see `agent.facts.lines.Moments`.
+        moments: stack samples of the thread that runs the steps.
         step_s: seconds of each step in the window; `first_step` is the number of the window's first step.
 
-    Raises KeyError, IndexError, TypeError, ValueError: the samples have another form than the agent's.
+    Raises IndexError: the samples contradict each other.
     """
     usual_s = statistics.median(step_s)
     is_long = [took_s > LONGER * usual_s for took_s in step_s]
     num_long = sum(is_long)
     if not num_long or 2 * num_long > len(step_s):
         return [], set()
-    stacks = [tuple(map(int, stack[:DEEPEST])) for stack in moments["stacks"]]
-    seen = [(stacks[stack], step - first_step) for stack, step in moments["seen"]]
+    stacks = [tuple(stack[:DEEPEST]) for stack in moments.stacks]
+    seen = [(stacks[stack], step - first_step) for stack, step in moments.seen]
     seen = [(stack, step) for stack, step in seen if 0 <= step < len(step_s)]
     in_long, in_others = Counter[Stack](), Counter[Stack]()
     for stack, step in seen:
@@ -80,21 +78,19 @@ def periodic_work(
     return sorted(rows, key=lambda row: -row.share)[:MOST], steps
 
 
-def seen_inside(moments: dict[str, Any], function: str) -> float | None:
+def seen_inside(moments: Moments, function: str) -> float | None:
     """Return the share of stack samples that contain a source line of a function; None without samples.
 
-    Raises KeyError, IndexError, TypeError: as for `periodic_work`.
+    Raises IndexError: as for `periodic_work`.
     """
-    frames = moments["frames"]
-    having = {number for number, stack in enumerate(moments["stacks"]) if any(frames[at] == function for at in stack)}
-    seen = [stack in having for stack, _ in moments["seen"]]
+    frames = moments.frames
+    having = {number for number, stack in enumerate(moments.stacks) if any(frames[at] == function for at in stack)}
+    seen = [stack in having for stack, _ in moments.seen]
     return sum(seen) / len(seen) if seen else None
 
 
-def _row(
-    begun: Stack, own: Sequence[Stack], steps: Sequence[int], moments: dict[str, Any], share: float
-) -> PeriodicWork:
-    frames, texts = moments["frames"], moments["texts"]
+def _row(begun: Stack, own: Sequence[Stack], steps: Sequence[int], moments: Moments, share: float) -> PeriodicWork:
+    frames, texts = moments.frames, moments.texts
     apart = [later - earlier for earlier, later in itertools.pairwise(steps)]
     below = Counter(frame for stack in own for frame in set(stack[len(begun) :]))
     deep = max(own, key=lambda stack: sum(2 * below[frame] > len(own) for frame in stack[len(begun) :]))

@@ -10,20 +10,15 @@ import msgspec
 from dynotune.launch.records.periodic import periodic_work, seen_inside
 from dynotune.launch.records.process_summary import summarise
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Record, Step
-from dynotune.schema import document
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
-from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.events import CycleFound, Moments, StateRead
+from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import (
-    Allocator,
-    Collections,
-    Compilation,
-    Loader,
+    InspectedState,
     Model,
-    Optimizer,
     PeriodicWork,
     ProcessState,
     SlowStep,
-    Thread,
     Timing,
     Why,
 )
@@ -37,22 +32,6 @@ _WHYS: tuple[tuple[int, Why], ...] = (
     (COMPILED, "compilation"),
     (EPOCH, "epoch"),
 )
-# Fields of ProcessState that the event `state` has.
-_PARTS: dict[str, Any] = {
-    "live": Facts,
-    "loaders": list[Loader],
-    "models": list[Model],
-    "optimizers": list[Optimizer],
-    "allocators": list[Allocator],
-    "collections": Collections,
-    "threads": list[Thread],
-    "compilation": Compilation,
-    "peak_rss_bytes": int,
-    "rss_growth_bytes": int,
-    "rss_levels_bytes": list[int],
-    "graph_nodes_growth": int | None,
-    "graph_nodes": int | None,
-}
 
 
 def state_of_process(record: Record, launched_s: float, *, steady: bool = True) -> ProcessState:
@@ -60,17 +39,20 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
 
     `steady`: whether the process's steps were steady before the window began.
 
-    Raises RecordError: an event has another form than the agent's.
+    Raises RecordError: an event that the state needs is damaged.
     """
     process = summarise(record, launched_s)
+    record.refuse_dropped(StateRead)
+    state = record.last(StateRead) or StateRead()
+    parts = _parts(state)
+    if state.peak_rss_bytes is None:
+        parts["peak_rss_bytes"] = process.peak_rss_bytes
     try:
-        parts = _parts(record.last("state") or {})
-        timed, periodic = _timed(process, record, parts.get("loaders", []), steady)
-        if (moments := (record.last("state") or {}).get("moments")) is not None:
-            parts["models"] = [_seen(model, moments) for model in parts.get("models", [])]
+        timed, periodic = _timed(process, record, state, steady)
+        if state.moments is not None:
+            parts["models"] = [_seen(model, state.moments) for model in state.models]
     except CONTRADICTIONS as error:
-        raise RecordError(f"{record.path} is damaged: an event is not as dynotune's agent writes events.") from error
-    parts.setdefault("peak_rss_bytes", process.peak_rss_bytes)
+        raise RecordError(f"{record.path} is damaged: its events contradict each other.") from error
     return ProcessState(
         pid=record.pid,
         rank=process.rank,
@@ -83,7 +65,7 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
     )
 
 
-def _seen(model: Model, moments: dict[str, Any]) -> Model:
+def _seen(model: Model, moments: Moments) -> Model:
     """Return the model with the share of stack samples inside its call, on the thread that runs the steps."""
     if model.call is None:
         return model
@@ -91,23 +73,25 @@ def _seen(model: Model, moments: dict[str, Any]) -> Model:
     return msgspec.structs.replace(model, call=msgspec.structs.replace(model.call, seen_share=share))
 
 
-def _parts(said: dict[str, Any]) -> dict[str, Any]:
+def _parts(state: StateRead) -> dict[str, Any]:
     """Return fields of ProcessState; a field whose inspection failed is Unknown, if the field allows Unknown."""
-    parts = {name: document.convert(said[name], type_) for name, type_ in _PARTS.items() if name in said}
+    parts = {field: getattr(state, field) for field in InspectedState.__struct_fields__}
     for name in ("collections", "compilation"):
-        if name not in parts and name in said.get("failed", {}):
-            parts[name] = Unknown(f"looking at it failed: {said['failed'][name]}")
+        if (part := getattr(state, name)) is not None:
+            parts[name] = part
+        elif name in state.failed:
+            parts[name] = Unknown(f"looking at it failed: {state.failed[name]}")
     return parts
 
 
 def failed_parts(record: Record) -> list[str]:
     """List the parts of the process's state that could not be inspected, with the reasons."""
-    said = record.last("state")
-    return [f"{part}: {reason}" for part, reason in (said or {}).get("failed", {}).items()]
+    state = record.last(StateRead) or StateRead()
+    return [f"{part}: {reason}" for part, reason in state.failed.items()]
 
 
 def _timed(
-    process: Process, record: Record, loaders: Sequence[Loader], steady: bool
+    process: Process, record: Record, state: StateRead, steady: bool
 ) -> tuple[Timing | Unknown, list[PeriodicWork]]:
     """Return the window's timing, and the work that only some of the window's steps do."""
     window = process.window
@@ -120,13 +104,14 @@ def _timed(
     if len(times) != window.num_steps or window.num_steps < 1:
         raise RecordError(f"{record.path} is damaged: {len(times)} steps of a window of {window.num_steps} are in it.")
     # Whether the steps draw from a torch loader. If the program marks its steps, all draws between two marks count.
-    step, to_first_s = process.step or "", process.time_to_first_step_s
-    drawn = "draw " in step or (step.startswith("marked") and bool(loaders))
+    cycle = record.last(CycleFound)
+    is_marked = cycle is not None and cycle.kinds == []
+    drawn = bool(process.draws) or (is_marked and bool(state.loaders))
+    to_first_s = process.time_to_first_step_s
     timed = timing(window, steps, times, drawn=drawn, steady=steady, time_to_first_step_s=to_first_s)
-    moments = (record.last("state") or {}).get("moments")
-    if moments is None:
+    if state.moments is None:
         return timed, []
-    periodic, at = periodic_work(moments, times, first)
+    periodic, at = periodic_work(state.moments, times, first)
     slow = [
         msgspec.structs.replace(step, causes=["work", *step.causes]) if step.index - first in at else step
         for step in timed.slow

@@ -2,17 +2,49 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
+
+import msgspec
 
 from dynotune import knobs
 from dynotune.launch.records.oom import why_memory_ran_out
 from dynotune.launch.records.record import Record
-from dynotune.schema import document
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
-from dynotune.schema.facts import Unknown
-from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, TimedWindow
+from dynotune.schema.events import (
+    KINDS,
+    AgentError,
+    CycleFound,
+    EnvironmentChanged,
+    GivenUp,
+    MemoryPeaks,
+    OutOfMemory,
+    ProcessBegun,
+    SettingsReadBack,
+    TaskResult,
+    TorchImported,
+    TraceRecorded,
+    Window,
+)
+from dynotune.schema.run import EnvironmentChange, Process, Readback, RecordedTrace, TimedWindow, TraceRecording
 from dynotune.schema.setting import Setting
+from dynotune.text import reasons
 
+T = TypeVar("T", bound=msgspec.Struct)
+
+_NEEDED = (
+    AgentError,
+    CycleFound,
+    EnvironmentChanged,
+    GivenUp,
+    MemoryPeaks,
+    OutOfMemory,
+    ProcessBegun,
+    SettingsReadBack,
+    TorchImported,
+    TraceRecorded,
+    Window,
+)
+"""Kinds of events that a summary needs."""
 NUM_STEPS_BEFORE = 30
 """Number of steps before a recording with which the recorded steps are compared."""
 
@@ -20,57 +52,50 @@ NUM_STEPS_BEFORE = 30
 def summarise(record: Record, launched_s: float) -> Process:
     """Summarise a process for `run.json`; `launched_s` is the time of launch on CLOCK_MONOTONIC.
 
-    Raises RecordError: an event is incomplete.
+    Raises RecordError: an event that the summary needs is damaged.
     """
-    damaged = RecordError(f"{record.path} is damaged: an event is not as dynotune's agent writes events.")
-    if record.is_damaged:
-        raise damaged
+    record.refuse_dropped(*_NEEDED)
     try:
         return _summary(record, launched_s)
     except CONTRADICTIONS as error:
-        raise damaged from error
+        raise RecordError(f"{record.path} is damaged: its events contradict each other.") from error
 
 
 def _summary(record: Record, launched_s: float) -> Process:
-    process = record.last("process") or {}
-    torch = record.last("torch")
-    peaks = record.last("memory") or {}
-    failed = record.last("out_of_memory") or {}
-    window = record.last("window")
-    changes = record.events.get("environment", [])
+    process = record.last(ProcessBegun) or ProcessBegun()
+    torch, cycle = record.last(TorchImported), record.last(CycleFound)
+    peaks = record.last(MemoryPeaks) or MemoryPeaks()
+    failed = record.last(OutOfMemory)
+    window = record.last(Window)
+    readback = record.last(SettingsReadBack) or SettingsReadBack()
     samples = [step.num_samples for step in record.steps]
     counted = [num for num in samples if num is not None]
     return Process(
         pid=record.pid,
-        argv=process.get("argv", []),
-        executable=process.get("executable", ""),
-        python=process.get("python", ""),
-        torch=torch["version"] if torch else None,
-        rank=record.among_ranks("rank"),
-        world_size=window.get("world_size", 1) if window else record.among_ranks("world_size") or 1,
-        step=(record.last("cycle") or {}).get("step"),
+        argv=process.argv,
+        executable=process.executable,
+        python=process.python,
+        torch=torch.version if torch else None,
+        rank=record.rank,
+        world_size=window.world_size if window else record.world_size or 1,
+        step=record.step,
+        draws=None if cycle is None or cycle.kinds is None else "draw" in cycle.kinds,
         num_steps=len(record.steps),
         num_samples=sum(counted) if counted and len(counted) == len(samples) else None,
         time_to_first_step_s=record.steps[0].end_s - launched_s if record.steps else None,
         median_step_s=statistics.median(record.step_s) if record.step_s else None,
-        windows=[document.convert(event, TimedWindow) for event in record.events.get("window", [])],
+        windows=[as_stored(event, TimedWindow) for event in record.all(Window)],
         # A trace, or the reason why there is none.
-        traces=[
-            _trace(event, record.step_s)
-            for event in record.results.values()
-            if "trace" in (event["event"], event.get("kind"))
-        ],
-        peak_rss_bytes=peaks.get("peak_rss_bytes"),
-        peak_device_bytes=peaks.get("peak_device_bytes"),
-        num_devices=peaks.get("num_devices"),
-        readback=[_readback(entry) for entry in (record.last("readback") or {}).get("settings", [])],
-        environment_changes=[document.convert(event, EnvironmentChange) for event in changes],
-        out_of_memory=why_memory_ran_out(
-            [failed["message"]], batch=samples[-1] if samples else None, held=failed["held"]
-        )
+        traces=[trace for result in record.results.values() if (trace := _trace(result, record.step_s)) is not None],
+        peak_rss_bytes=peaks.peak_rss_bytes,
+        peak_device_bytes=peaks.peak_device_bytes,
+        num_devices=peaks.num_devices,
+        readback=readback.settings,
+        environment_changes=[as_stored(event, EnvironmentChange) for event in record.all(EnvironmentChanged)],
+        out_of_memory=why_memory_ran_out([failed.message], batch=samples[-1] if samples else None, held=failed.held)
         if failed
         else "",
-        errors=[f"{event['where']}: {event['error']}" for event in record.events.get("error", [])],
+        errors=[f"{event.where}: {event.error}" for event in record.all(AgentError)],
     )
 
 
@@ -94,26 +119,24 @@ def read_back(processes: Sequence[Process], settings: Sequence[Setting] = ()) ->
     return [*found.values(), *launched]
 
 
-def _trace(event: dict[str, Any], step_s: Sequence[float]) -> RecordedTrace:
-    fields: dict[str, Any] = {"file": None, **event}
-    if event.get("step_s"):
+def as_stored(event: msgspec.Struct, type_: type[T]) -> T:
+    """Return the part of an event that a document stores; `type_` is the base class of the event's struct."""
+    return type_(**{field: getattr(event, field) for field in type_.__struct_fields__})
+
+
+def _trace(result: TaskResult, step_s: Sequence[float]) -> RecordedTrace | None:
+    """Return a recorded trace, or the reason why there is none; None for the result of another task."""
+    if isinstance(result, GivenUp):
+        if KINDS.get(result.kind) is not TraceRecorded:
+            return None
+        return RecordedTrace(reason=reasons.sentence(result.code, result.reason), notes=result.notes)
+    if not isinstance(result, TraceRecorded):
+        return None
+    told, after, before = as_stored(result, TraceRecording), None, None
+    if result.step_s and result.first_step is not None:
         # In the step before the first recorded one the profiler gets ready.
-        unready = event["first_step"] - 1
-        before = step_s[max(0, unready - NUM_STEPS_BEFORE) : unready]
-        fields["median_step_s"] = statistics.median(event["step_s"])
-        fields["median_before_s"] = statistics.median(before) if before else None
-    return document.convert(fields, RecordedTrace)
-
-
-def _readback(entry: dict[str, Any]) -> Readback:
-    found = entry.get("found")
-    if isinstance(found, dict):  # the agent writes this for an unknown value
-        found = None
-    return Readback(
-        knob=entry["knob"],
-        asked=str(entry["asked"]),
-        found=Unknown(entry.get("detail") or "nothing can witness it") if found is None else str(found),
-        witness=entry.get("witness", ""),
-        ok=entry.get("ok"),
-        detail=entry.get("detail", ""),
-    )
+        unready = result.first_step - 1
+        earlier = step_s[max(0, unready - NUM_STEPS_BEFORE) : unready]
+        after = statistics.median(result.step_s)
+        before = statistics.median(earlier) if earlier else None
+    return RecordedTrace(**msgspec.structs.asdict(told), median_step_s=after, median_before_s=before)

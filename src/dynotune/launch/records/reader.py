@@ -2,12 +2,8 @@
 
 import struct
 from pathlib import Path
-from typing import Annotated, Any
-
-import msgspec
 
 from dynotune.launch.records.record import Record, Step
-from dynotune.schema import document
 from dynotune.schema.errors import RecordError, may_fail
 
 _MAGIC = b"DYNOREC\0"
@@ -21,35 +17,6 @@ _START_LAST_BYTE = struct.calcsize("<8sHHId") - 1
 _HEAD = struct.Struct("<IHH")
 _PIECE_BYTES = 1 << 20
 _STEP_PAYLOAD = struct.Struct("<dqQd")
-_Int = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
-
-
-class _Setting(msgspec.Struct):
-    """An entry of the event `readback`."""
-
-    knob: str
-    asked: Any
-    witness: str = ""
-    ok: bool | None = None
-    detail: str = ""
-
-
-# Fields that are read one by one, with the type that each has in every event; None stands for unknown.
-_FIELDS: tuple[tuple[Any, str], ...] = (
-    (_Int, "task rank world_size first_step num_steps num_events arm"),
-    (Annotated[int, msgspec.Meta(ge=0, le=1 << 62)], "num_superseded"),
-    (bool, "at_exit"),
-    (str, "kind reason executable python version step where error phase name"),
-    (float, "begin_s end_s at_s time_s done_s started_s"),
-    (list[float], "step_s"),
-    (list[str], "argv"),
-    (list[_Setting], "settings"),
-    (dict[str, str], "unknown failed"),
-)
-_Event = msgspec.defstruct(
-    "_Event",
-    [("event", str), *((name, type_ | None, None) for type_, names in _FIELDS for name in names.split())],
-)
 
 
 class Reader:
@@ -125,30 +92,7 @@ class Reader:
             wait_s, num_samples, flags, end_s = _STEP_PAYLOAD.unpack(payload)
             self.record.steps.append(Step(end_s, wait_s, num_samples if num_samples >= 0 else None, flags))
         elif kind == _EVENT:
-            try:
-                event = document.parse(payload)
-                if not isinstance(event, dict) or "event" not in event:
-                    return
-                if not _is_sound(event):
-                    self.record.is_damaged = True
-                    return
-                if (number := event.get("task")) is not None:
-                    if number in self.record.results:
-                        return  # dynotune requested this result again
-                    self.record.results[number] = event
-                self.record.events.setdefault(event["event"], []).append(event)
-                # The program turns out to train: the cycles that it repeated before training were not steps.
-                del self.record.steps[: event.get("num_superseded") or 0]
-            except ValueError:
-                pass  # Drop a damaged event; the events around it stay valid.
-
-
-def _is_sound(event: dict[str, Any]) -> bool:
-    try:
-        document.convert(event, _Event)
-    except ValueError:
-        return False
-    return True
+            self.record.take(payload)
 
 
 class Records:

@@ -6,9 +6,8 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from dynotune.measure.checks.tolerance import Tolerance
+from dynotune.schema.events import Digest
 
 NUM_FIRST = 3
 """Number of first values that are compared one by one. Later values have drifted apart, so single ones say little."""
@@ -20,21 +19,6 @@ OWN_MULTIPLE = 5.0
 NUM_FOR_FIRST = 8
 
 Number = float | None
-
-
-class Digest(msgspec.Struct, frozen=True):
-    """Digest of one output tensor of an outermost module. None represents a value that is not finite.
-
-    Args:
-        sum, magnitudes, root: sum of the elements, sum of their magnitudes, and root of the sum of their squares.
-        sampled: evenly spaced elements.
-    """
-
-    shape: list[int]
-    sum: Number = 0.0
-    magnitudes: Number = 0.0
-    root: Number = 0.0
-    sampled: list[Number] = []
 
 
 class Apart(NamedTuple):

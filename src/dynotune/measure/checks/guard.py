@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,7 @@ from dynotune.measure.live.arm_run import run_settings
 from dynotune.measure.live.outcome import refuse_rejected
 from dynotune.schema.arm import arm_key
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
+from dynotune.schema.events import ArmResults, ResultsRead
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting, over
@@ -91,7 +92,7 @@ class Guard(msgspec.Struct, frozen=True):
             purpose="results",
             facts=self.facts,
             limit_s=self.run.timeout_s or min(self.limit_s, self.patience_s if settings else math.inf),
-            enough=lambda records: bool(records) and all(record.last("results") for record in records),
+            enough=lambda records: bool(records) and all(record.last(ResultsRead) for record in records),
             results=msgspec.structs.replace(PLAIN, **how),
             go_on=self.go_on,
         )
@@ -201,18 +202,14 @@ class Guard(msgspec.Struct, frozen=True):
         return judged if isinstance(nudged, Unknown) else compared(settings, own, found, nudged)
 
 
-def within(settings: Sequence[Setting], event: dict[str, Any]) -> Guarded | Unknown:
+def within(settings: Sequence[Setting], event: ArmResults) -> Guarded | Unknown:
     """Judge the agent's records of calls in one running program, with and without the settings."""
     if not guarded(settings):
         return Unknown(NOTHING_ROUNDS)
-    seen = {"what": "outputs", "draws": event.get("draws"), "precision": event.get("precision")}
-    try:
-        plain, redrawn, arm, reference, rounded = (
-            msgspec.convert({**seen, "outputs": event.get(name, [])}, Reading)
-            for name in ("baseline", "redrawn", "candidate", "reference", "rounded")
-        )
-    except msgspec.ValidationError as error:
-        return Unknown(f"what the program said of results is damaged: {error}")
+    plain, redrawn, arm, reference, rounded = (
+        Reading(what="outputs", outputs=outputs, draws=event.draws, precision=event.precision)
+        for outputs in (event.baseline, event.redrawn, event.candidate, event.reference, event.rounded)
+    )
     own = Own(first=[plain])
     if reference.outputs:
         own.reference, own.rounded = [reference], {allowed(guarded(settings), plain.precision).rounding: [rounded]}
@@ -250,15 +247,13 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
     if nudged is not None and what == "losses":
         # Use the baseline as the reference, and its differences from itself as the errors.
         itself = Own(first=others, reference=own.first, rounded={tolerance.rounding: nudged})
-        if (held := _by_reference(key, itself, arm, tolerance)) is not None:
+        if (held := _by_reference(key, itself, arm, tolerance, _AGAINST_BASELINE)) is not None:
             if held.ok and held.tolerance > MOST_ALLOWED:
                 return Unknown(
                     f"rounding errors alone move its {what} by {held.own:.0%}: beside that nothing can be seen"
                 )
-            reason = held.reason.replace(f"from {itself.reference_type}", "from the baseline's")
-            reason = reason.replace("rounding explains", "rounding errors in its weights alone explain")
             plain = {"reference": "", "baseline_error": None, "no_worse": False}
-            return msgspec.structs.replace(held, reason=reason + _without(own.reference), **plain)
+            return msgspec.structs.replace(held, reason=held.reason + _without(own.reference), **plain)
     moved_by_rank: Sequence[Reading | None] = nudged or [None] * len(arm)
     apart = [_apart(ours, mine) for ours, mine in zip(own.first, arm, strict=True)]
     num_not_finite = sum(mine.num_not_finite for mine in apart)
@@ -301,8 +296,21 @@ def compared(settings: Sequence[Setting], own: Own, arm: Readings, nudged: Readi
     )
 
 
-def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Guarded | None:
+class _Wording(NamedTuple):
+    """Words of a judgement by a reference: what the results lie apart from, and what explains such a distance."""
+
+    reference: str
+    explains: str
+
+
+_AGAINST_BASELINE = _Wording("the baseline's", "rounding errors in its weights alone explain")
+
+
+def _by_reference(
+    key: str, own: Own, arm: Readings, tolerance: Tolerance, wording: _Wording | None = None
+) -> Guarded | None:
     """Judge a candidate by the errors of its worst rank, relative to a reference; None if no reference is usable."""
+    wording = wording or _Wording(own.reference_type, "rounding explains")
     what = arm[0].what
     rounded = own.rounded.get(tolerance.rounding)
     if isinstance(own.reference, Unknown | None) or isinstance(rounded, Unknown | None):
@@ -333,7 +341,7 @@ def _by_reference(key: str, own: Own, arm: Readings, tolerance: Tolerance) -> Gu
                 num_values=min(ours.num_values, mine.num_values),
                 ok=is_ok,
                 where="" if judged.beyond is None else f"value {judged.beyond + 1}",
-                reason=_reason_by_reference(what, judged, own.reference_type, tolerance, num_missing, module),
+                reason=_reason_by_reference(what, judged, wording, tolerance, num_missing, module),
                 reference=own.reference_type,
                 ratio=judged.ratio,
                 ci=judged.ci,
@@ -359,7 +367,7 @@ def _first_departure(least: float, *sides: Reading) -> str:
 
 
 def _reason_by_reference(
-    what: str, judged: noise.Judgement, reference: str, tolerance: Tolerance, num_missing: int, module: str
+    what: str, judged: noise.Judgement, wording: _Wording, tolerance: Tolerance, num_missing: int, module: str
 ) -> str:
     if num_missing:
         return f"{num_missing} of the {what} that the baseline computes are missing."
@@ -367,8 +375,8 @@ def _reason_by_reference(
     if judged.beyond is not None:
         ends = f"value {judged.beyond + 1} lies beyond that"
     where = f", from module {module} on" if module else ""
-    explained = f"rounding explains {_percent(judged.own)} ({tolerance.why})"
-    return f"{what.capitalize()} lie {_percent(judged.error)} from {reference}; {explained}: {ends}{where}."
+    explained = f"{wording.explains} {_percent(judged.own)} ({tolerance.why})"
+    return f"{what.capitalize()} lie {_percent(judged.error)} from {wording.reference}; {explained}: {ends}{where}."
 
 
 def _not_finite(what: str, first: int) -> str:

@@ -128,14 +128,14 @@ class _Program:
         try:
             return work(found)
         except DynotuneError as error:
-            reason = error.message.removeprefix(f"{found.settings[0]} cannot work here: ")
+            reason = f"{error.why}." if isinstance(error, knobs.DoesNotApply) else error.message
             return replace(found, reasons=[*found.reasons, reason, *getattr(error, "last_lines", ())[-1:]])
 
     def _why_not(self, setting: Setting) -> str:
         try:
             knobs.check_applies(setting, self._runs.facts)
-        except DynotuneError as error:
-            return error.message.removeprefix(f"{setting} cannot work here: ")
+        except knobs.DoesNotApply as error:
+            return f"{error.why}."
         if setting.knob == QUANTIZE and self.own.first[0].what == "losses":
             return "torchao's quantization is for inference, and the command trains."
         return ""

@@ -1,14 +1,13 @@
 """Read the values that a program computed in a guarded run from the records of its processes."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from dynotune.launch.records import Record
-from dynotune.measure.checks.differences import Digest
-from dynotune.schema import document
 from dynotune.schema.errors import RecordError
+from dynotune.schema.events import AgentError, Digest, MemoryPeaks, ResultsRead
 from dynotune.schema.facts import Unknown
 
 
@@ -51,9 +50,10 @@ def readings(records: Sequence[Record]) -> Readings | Unknown:
     Raises RecordError: the record has another form than the agent's.
     """
     found = []
-    for record in sorted(records, key=lambda record: record.among_ranks("rank") or 0):
-        event = record.last("results")
-        why = "".join([f": {error.get('error')}" for error in record.events.get("error", [])][-1:])
+    for record in sorted(records, key=lambda record: record.rank or 0):
+        record.refuse_dropped(ResultsRead, MemoryPeaks)
+        event, error = record.last(ResultsRead), record.last(AgentError)
+        why = f": {error.error}" if error is not None else ""
         if event is None:
             return Unknown(f"a process ended before its losses were read{why}")
         found.append(_reading(event, record))
@@ -63,10 +63,21 @@ def readings(records: Sequence[Record]) -> Readings | Unknown:
     return found or Unknown("no process made a step")
 
 
-def _reading(event: dict[str, Any], record: Record) -> Reading:
-    values = "losses" if event.get("what") == "losses" else "outputs"
-    try:
-        peak_bytes = (record.last("memory") or {}).get("peak_device_bytes")
-        return document.convert({**event, values: event.get("values"), "peak_bytes": peak_bytes}, Reading)
-    except (ValueError, TypeError) as error:
-        raise RecordError(f"{record.path} is damaged: its results are not in the agent's form.") from error
+def _reading(event: ResultsRead, record: Record) -> Reading:
+    losses = [value for value in event.values if not isinstance(value, list)]
+    outputs = [value for value in event.values if isinstance(value, list)]
+    if losses if event.what == "outputs" else outputs:
+        raise RecordError(f"{record.path} is damaged: its results are not in the agent's form.")
+    peaks = record.last(MemoryPeaks)
+    return Reading(
+        what=event.what,
+        losses=losses,
+        outputs=outputs,
+        draws=event.draws,
+        precision=event.precision,
+        num_captured=event.num_captured,
+        parts=event.parts,
+        metric=event.metric,
+        metric_error=event.metric_error,
+        peak_bytes=peaks.peak_device_bytes if peaks is not None else None,
+    )

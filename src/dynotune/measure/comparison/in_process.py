@@ -7,19 +7,20 @@ the same group-sequential test judges the blocks. No block needs a start, and bo
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from dynotune import knobs
 from dynotune.measure.comparison.stats import SequentialResult, judge_comparison
 from dynotune.measure.live.baseline_shift import why_not_proof
-from dynotune.measure.live.blocks import Block, counts_samples
+from dynotune.measure.live.blocks import counts_samples
 from dynotune.measure.live.request import CompareRequest, Watcher
-from dynotune.measure.live.switching import HAS_ALREADY, SwitchedArms, switch_arms
+from dynotune.measure.live.switching import SwitchedArms, switch_arms
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.arm import arm_key
-from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Comparison, Pair
+from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Comparison, Pair, Unit
+from dynotune.schema.events import Block
+from dynotune.schema.reasons import Reason
 from dynotune.schema.run import LIMIT_S
 from dynotune.schema.setting import Setting
 from dynotune.text import words
@@ -112,7 +113,7 @@ def compare_within(
         runner=runner,
         enough=enough,
     )
-    if found.given_up.get(arm.key) == HAS_ALREADY:
+    if found.codes.get(arm.key) is Reason.HAS_ALREADY:
         reason = f"The program has {arm.key} already, so baseline and candidate are the same."
         return msgspec.structs.replace(comparison, verdict="same", reason=reason, step=found.step), ""
     blocks = found.blocks.get(arm.key, [])
@@ -126,7 +127,7 @@ def compare_within(
     return concluded(comparison, found, arm.key, pairs, judgement), ""
 
 
-def unit_of(blocks: Sequence[Block]) -> Literal["sample", "step"]:
+def unit_of(blocks: Sequence[Block]) -> Unit:
     return "sample" if counts_samples(blocks) else "step"
 
 

@@ -9,7 +9,7 @@ from dynotune.launch.records import Record
 from dynotune.measure.comparison import summary
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.window_plan import FEW_P99_STEPS
-from dynotune.schema.comparison import ArmName
+from dynotune.schema.comparison import ArmName, Unit, ValueUnit
 from dynotune.schema.errors import CannotRunHere, StatisticsError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Objective, Run, RunSpec, TimedWindow
@@ -17,7 +17,7 @@ from dynotune.schema.run import Objective, Run, RunSpec, TimedWindow
 PERCENTILE = 0.99
 
 
-def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
+def value(outcome: Outcome, objective: Objective, unit: Unit) -> float:
     """Return a run's value for the objective (above 0), in the unit that follows:
 
     - `throughput`: wall time of the window per sample or step, in seconds.
@@ -48,10 +48,17 @@ def value(outcome: Outcome, objective: Objective, unit: summary.Unit) -> float:
     return found
 
 
-def unit_of(objective: Objective, unit: summary.Unit) -> str:
-    """Return the name of a value's unit: `s/sample`."""
-    of_each = {"throughput": f"s/{unit}", "energy": f"J/{unit}", "memory": "bytes"}
-    return of_each.get(objective, "s")
+def unit_of(objective: Objective, unit: Unit) -> ValueUnit:
+    """Return the unit of a value."""
+    match objective:
+        case "throughput":
+            return "s/sample" if unit == "sample" else "s/step"
+        case "energy":
+            return "J/sample" if unit == "sample" else "J/step"
+        case "memory":
+            return "bytes"
+        case _:
+            return "s"
 
 
 def refuse_impossible(run: RunSpec) -> None:
@@ -164,7 +171,7 @@ def _device_bytes(outcome: Outcome) -> float | None:
     return float(sum(known)) if known else None
 
 
-def _energy_j(outcome: Outcome, unit: summary.Unit) -> float:
+def _energy_j(outcome: Outcome, unit: Unit) -> float:
     run = outcome.run
     if isinstance(run.energy_j, Unknown):
         raise StatisticsError(f"The energy of {run.id} is not known: {run.energy_j.reason}.")

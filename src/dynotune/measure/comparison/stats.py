@@ -13,6 +13,7 @@ from dynotune.schema.comparison import (
     MARGIN,
     MAX_PAIRS,
     Comparison,
+    Drawn,
     Pair,
     Spread,
     Verdict,
@@ -86,6 +87,7 @@ def judge(
     precision: float = math.inf,
     error: float = 1 - CONFIDENCE,
     ended: bool = False,
+    unit: Drawn = "pair",
 ) -> SequentialResult:
     """Judge the valid `pairs`, in order of time, as a group-sequential comparison of at most `max_pairs` pairs.
 
@@ -100,6 +102,7 @@ def judge(
         num_voided: number of pairs that are void. While void pairs are more than a fifth of all pairs, no look decides.
         error: rate of calling a setting without effect `faster` or `slower`, over all looks together.
         precision: continue until the interval is as narrow as this share of a shown difference, while pairs are left.
+        unit: what `pairs` are, for the reason's words.
         ended: the time is up, and no more pairs will come. The pairs since the last look are judged at the level of the
             next look. These pairs are more correlated with earlier looks than the next look is, so chance passes no
             more often.
@@ -119,7 +122,7 @@ def judge(
     level = levels[max(0, num_passed - 1)]
     void = _Void(num_voided)
     if void.is_too_many(max_pairs):
-        reason = void.as_reason(len(pairs))
+        reason = void.as_reason(len(pairs), unit)
         return _state(_fit(pairs, seen), level, verdict="undecided", reason=reason)
 
     settled: SequentialResult | None = None
@@ -128,7 +131,7 @@ def judge(
         if settled is not None:
             settled = _narrower(settled, _state(fit, levels[k], verdict=settled.verdict, reason=""))
         else:
-            verdict, reason = _verdict(fit, levels[k], equivalence_levels[k], margin, void)
+            verdict, reason = _verdict(fit, levels[k], equivalence_levels[k], margin, void, unit)
             if verdict is not None:
                 settled = _state(fit, levels[k], verdict=verdict, reason=reason)
         if settled is not None:
@@ -147,11 +150,11 @@ def judge(
         fit, verdict, reason = _fit(pairs, seen), None, ""
         if len(pairs) > last_look or void.is_too_many(len(pairs)):
             level, equivalence_level = levels[num_passed], equivalence_levels[num_passed]
-            verdict, reason = _verdict(fit, level, equivalence_level, margin, void)
+            verdict, reason = _verdict(fit, level, equivalence_level, margin, void, unit)
         told = f"{OUT_OF_TIME} {reason}".strip() if verdict is None else reason
         return _state(fit, levels[num_passed], verdict=verdict or "undecided", reason=told)
     next_look = schedule[num_passed]
-    reason = f"The next look is at {next_look} pairs."
+    reason = f"The next look is at {next_look} {unit}s."
     return _state(_fit(pairs, seen), level, verdict=None, reason=reason, next_look=next_look)
 
 
@@ -194,8 +197,8 @@ class _Void(NamedTuple):
     def is_too_many(self, num_valid: int) -> bool:
         return self.num > 1 and self.num > ALLOWED_VOID * (num_valid + self.num)
 
-    def as_reason(self, num_valid: int) -> str:
-        what = f"{self.num} of {num_valid + self.num} pairs were void, more than {ALLOWED_VOID:.0%}"
+    def as_reason(self, num_valid: int, unit: Drawn) -> str:
+        what = f"{self.num} of {num_valid + self.num} {unit}s were void, more than {ALLOWED_VOID:.0%}"
         return f"{what}: the GPU was another program's. Measure again when it is free."
 
 
@@ -260,10 +263,10 @@ def _log_ratio(pair: Pair) -> float:
 
 
 def _verdict(
-    fit: _Fit, level: float, equivalence_level: float, margin: float, void: _Void | None = None
+    fit: _Fit, level: float, equivalence_level: float, margin: float, void: _Void | None = None, unit: Drawn = "pair"
 ) -> tuple[Verdict | None, str]:
     if void is not None and void.is_too_many(fit.num_pairs):
-        return None, void.as_reason(fit.num_pairs)
+        return None, void.as_reason(fit.num_pairs, unit)
     differs = abs(fit.effect) > fit.half_width(level)
     if abs(fit.effect) + fit.half_width(equivalence_level) <= math.log1p(margin):
         size = f"A difference of {abs(math.expm1(fit.effect)):.2%} is there, but it" if differs else "It"
@@ -272,9 +275,9 @@ def _verdict(
         p = sign_flip_p(fit.adjusted) if fit.num_pairs >= SIGN_FLIP_FROM else 0.0
         if p <= SIGN_FLIP_LEVEL:
             return ("faster" if fit.effect > 0 else "slower"), ""
-        return None, f"A few pairs carry the difference: the sign-flip test does not see it (p = {p:.2g})."
+        return None, f"A few {unit}s carry the difference: the sign-flip test does not see it (p = {p:.2g})."
     if math.isinf(fit.half_width(level)):
-        return None, f"{fit.num_pairs} pairs leave nothing to estimate the noise from."
+        return None, f"{fit.num_pairs} {unit}s leave nothing to estimate the noise from."
     return None, f"Neither a difference nor equality within ±{100 * margin:g}% could be shown."
 
 

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,12 +12,10 @@ from dynotune.measure.live.lane_order import most_in_a_lane
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.window_plan import WindowPlan
 from dynotune.schema import document
-from dynotune.schema.comparison import ArmName, ArmSummary, Comparison
+from dynotune.schema.comparison import ArmName, ArmSummary, Comparison, Unit
 from dynotune.schema.errors import StatisticsError
 from dynotune.schema.run import EnvironmentChange, Process, Readback, Run, TimedWindow
 from dynotune.schema.study import BreakEven
-
-Unit = Literal["sample", "step"]
 
 
 class MeasuredRun(msgspec.Struct, frozen=True):
@@ -130,7 +128,7 @@ def arm_summary(runs: Sequence[MeasuredRun], unit: Unit, values: Sequence[float]
         start_s=_median(found.start_s for run in runs if (found := pace(run)) is not None),
         loader_wait_share=_median(
             rank.window.wait_s / (rank.window.end_s - rank.window.begin_s)
-            if rank.window is not None and rank.window.wait_s is not None and "draw" in (rank.step or "")
+            if rank.window is not None and rank.window.wait_s is not None and rank.draws
             else None
             for run in runs
             for rank in run.ranks

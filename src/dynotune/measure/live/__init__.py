@@ -10,12 +10,11 @@ A live run uses `launch` for processes and records, and `probe` for samples. `me
 """
 
 from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible, run_settings
-from dynotune.measure.live.blocks import Block
 from dynotune.measure.live.compilation import COLD_KEPT, compiles
 from dynotune.measure.live.machine import checked_facts, facts_of, refuse_another_machine, shared_facts
 from dynotune.measure.live.outcome import Outcome, refuse_failed, refuse_rejected, stepping
 from dynotune.measure.live.readiness import FirstStep, Steadiness, steady_steps
-from dynotune.measure.live.recording import OTHER_PROFILER, OVERSTATED, Recorder, Recording, record
+from dynotune.measure.live.recording import NotRecorded, Recorder, Recording, record
 from dynotune.measure.live.request import CompareRequest, RecordRequest, StartRequest, Watcher
 from dynotune.measure.live.reservation import machine_lock
 from dynotune.measure.live.task_runner import TaskRunner
@@ -28,12 +27,10 @@ __all__ = [
     "MAX_WINDOW_S",
     "MIN_WINDOW_S",
     "MIN_WINDOW_STEPS",
-    "OTHER_PROFILER",
-    "OVERSTATED",
     "SYNCHRONISED",
-    "Block",
     "CompareRequest",
     "FirstStep",
+    "NotRecorded",
     "Outcome",
     "RecordRequest",
     "Recorder",

@@ -11,6 +11,7 @@ from dynotune.measure.live.live_run import Enough, num_ranks, run_once
 from dynotune.measure.live.machine import facts_of_arm
 from dynotune.measure.live.outcome import Outcome, refuse_failed
 from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.events import Window
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import Plan, Purpose, RunSpec
 from dynotune.schema.setting import Setting
@@ -108,5 +109,5 @@ def refuse_impossible(run: RunSpec, settings: Sequence[Setting], facts: Facts) -
 
 def _has_window(records: Sequence[Record]) -> bool:
     """Tell whether all ranks have timed their window."""
-    windows = [window for record in records if (window := record.last("window"))]
-    return bool(windows) and len(windows) >= max(num_ranks(records), *(int(one["world_size"]) for one in windows))
+    windows = [window for record in records if (window := record.last(Window))]
+    return bool(windows) and len(windows) >= max(num_ranks(records), *(one.world_size for one in windows))

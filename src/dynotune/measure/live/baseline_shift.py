@@ -9,10 +9,9 @@ import statistics
 from collections.abc import Sequence
 
 from dynotune.launch.records import Record
-from dynotune.measure.live.blocks import CONFIDENCE, Block, unit_s
-from dynotune.schema import document
+from dynotune.measure.live.blocks import CONFIDENCE
 from dynotune.schema.comparison import BaselineShift
-from dynotune.schema.run import TimedWindow
+from dynotune.schema.events import Block, TraceRecorded, Window, unit_s
 
 
 def baseline_shift(record: Record, blocks: Sequence[Block]) -> BaselineShift | None:
@@ -43,21 +42,18 @@ def larger_shift(first: BaselineShift, second: BaselineShift) -> BaselineShift:
     return max(first, second, key=lambda shift: (shift.is_shown, abs(math.log(shift.ratio))))
 
 
-def plain_window(record: Record) -> TimedWindow | None:
+def plain_window(record: Record) -> Window | None:
     """Return the first timed window of the record if nothing was recorded or switched before it ended; else None."""
-    events = record.events
-    if not events.get("window"):
+    window = next(iter(record.all(Window)), None)
+    if window is None:
         return None
-    try:
-        window = document.convert(events["window"][0], TimedWindow)
-    except ValueError:  # a damaged event
-        return None
-    others = [event.get("begin_s") for name in ("trace", "arm_block") for event in events.get(name, [])[:1]]
+    traces, blocks = record.all(TraceRecorded), record.all(Block)
+    others = [*(trace.begin_s for trace in traces[:1]), *(block.begin_s for block in blocks[:1])]
     is_plain = all(begin_s is not None and begin_s >= window.end_s for begin_s in others)
     return window if is_plain and window.end_s > window.begin_s and window.num_steps > 0 else None
 
 
-def _pace(window: TimedWindow, blocks: Sequence[Block]) -> float:
+def _pace(window: Window, blocks: Sequence[Block]) -> float:
     """Return how much longer the host took for the same Python code at the blocks' baselines than at the window."""
     paces = [stretch.pace_s for block in blocks for stretch in block.baseline]
     known = [pace_s for pace_s in paces if pace_s]

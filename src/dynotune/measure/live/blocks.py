@@ -1,62 +1,14 @@
-"""Blocks of stretches: the data of a comparison within one live run, and what the stretches tell."""
+"""What the stretches of blocks, the data of a comparison within one live run, tell."""
 
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any, Literal
 
-import msgspec
-
-from dynotune.schema import document
-from dynotune.schema.run import Readback
+from dynotune.schema.events import Block, unit_s
 
 CONFIDENCE = 0.95
 # Lasting effects of a candidate show in the stretches without it: those after it differ from those before by this.
 LEFT_BEHIND, LEFT_BEHIND_ERROR = 0.03, 0.001
-
-
-class Stretch(msgspec.Struct, frozen=True):
-    """Consecutive steps, timed as a whole, with the device synchronised at both ends.
-
-    `pace_s`: seconds of a fixed loop in Python, on average just before the stretch and just after it; None if unknown.
-    """
-
-    seconds: float
-    num_steps: int
-    num_samples: int | None
-    pace_s: float | None = None
-
-
-class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """Two stretches with the candidate (given by its index) and two without, in `order`, where A means without.
-
-    `begin_s`, `end_s`: of the whole block, including steps that are not counted; CLOCK_MONOTONIC. `readback`: of the
-    candidate's settings, at the end of the block, as far as switches report it.
-    """
-
-    arm: int
-    number: int
-    order: Literal["ABBA", "BAAB"]
-    begin_s: float
-    end_s: float
-    baseline: list[Stretch]
-    candidate: list[Stretch]
-    readback: list[Readback] = []
-
-    def unit_s(self, *, by_sample: bool) -> tuple[float, float]:
-        """Return seconds per sample, or per step, of the baseline and of the candidate."""
-        return unit_s(self.baseline, by_sample=by_sample), unit_s(self.candidate, by_sample=by_sample)
-
-
-def block_of(event: dict[str, Any]) -> Block | None:
-    """Return the block that the agent's event describes; None if the event is incomplete."""
-    try:
-        block = document.convert(event, Block)
-    except ValueError:
-        return None
-    stretches = [*block.baseline, *block.candidate]
-    is_whole = block.baseline and block.candidate and all(s.seconds > 0 and s.num_steps > 0 for s in stretches)
-    return block if is_whole else None
 
 
 def mean_of(values: Sequence[float]) -> tuple[float, float, float]:
@@ -73,12 +25,6 @@ def mean_of(values: Sequence[float]) -> tuple[float, float, float]:
 def counts_samples(blocks: Sequence[Block]) -> bool:
     """Tell whether every stretch of the blocks has its number of samples."""
     return all(stretch.num_samples for block in blocks for stretch in [*block.baseline, *block.candidate])
-
-
-def unit_s(stretches: Sequence[Stretch], *, by_sample: bool) -> float:
-    """Return the seconds of a sample, or of a step, in the stretches together."""
-    units = sum((stretch.num_samples or 0) if by_sample else stretch.num_steps for stretch in stretches)
-    return sum(stretch.seconds for stretch in stretches) / units
 
 
 def why_left_behind(blocks: Sequence[Block]) -> str:

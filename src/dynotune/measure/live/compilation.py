@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dynotune.launch.records import COMPILED, Record
 from dynotune.measure.live.outcome import Outcome
+from dynotune.schema.events import CycleFound
 
 # Share of a first run's extra time (with empty caches) that is planned for later runs: a compiled net started
 # in 28 s and then in 12 s, most of it imports.
@@ -51,5 +52,5 @@ def compiles(pilot: Outcome) -> bool:
 def _compiling(record: Record) -> list[int]:
     """List the steps that compiled something, and any early steps that were not checked for compiling."""
     flagged = [index for index, step in enumerate(record.steps) if step.flags & COMPILED]
-    asked_from = min((int(cycle.get("num_steps", 0)) for cycle in record.events.get("cycle", ())), default=0)
+    asked_from = min((cycle.num_steps for cycle in record.all(CycleFound)), default=0)
     return [*(range(flagged[0]) if flagged and flagged[0] <= asked_from else ()), *flagged]

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -17,10 +17,12 @@ from dynotune.measure.live import ready_line
 from dynotune.measure.live.launch_plan import LaunchPlan
 from dynotune.measure.live.outcome import Outcome, readback_of, stepping
 from dynotune.schema import document
+from dynotune.schema.events import CompilationBegun, CycleFound, GivenUp, TaskResult, TorchImported
 from dynotune.schema.facts import Unknown
+from dynotune.schema.reasons import Reason
 from dynotune.schema.run import EndedBy, Process, Run
 from dynotune.schema.task import Task
-from dynotune.text import words
+from dynotune.text import reasons, words
 
 POLL_S = 0.1
 """Each check takes a millisecond; a run outlives its last task by this time at most."""
@@ -38,20 +40,27 @@ PLANNED = -1
 """Number of the first task of the plan; tasks that are ordered later count from 1."""
 
 Enough = Callable[[list[Record]], bool]
+R = TypeVar("R", bound=TaskResult)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Reports of the processes about one task.
 
     Args:
-        events: each rank's result event, in order of ranks, for ranks that have one.
-        reason: why a rank has no result; empty if all have one.
+        events: each rank's result, in order of ranks, for ranks that have one.
+        code: why a rank has no result, if anybody acts on the reason.
+        reason: why a rank has no result, as text; empty if all have one.
         at_exit: whether the program ended before the task was done.
     """
 
-    events: list[dict[str, Any]] = []
+    events: list[TaskResult] = []
+    code: Reason = Reason.OTHER
     reason: str = ""
     at_exit: bool = False
+
+    def all(self, kind: type[R]) -> list[R]:
+        """Return the results of a kind."""
+        return [event for event in self.events if isinstance(event, kind)]
 
 
 class LiveRun(AbstractContextManager["LiveRun"]):
@@ -123,7 +132,7 @@ class LiveRun(AbstractContextManager["LiveRun"]):
 
     def compiles(self) -> bool:
         """Tell whether the program has begun to compile; before the first step, the program then only compiles."""
-        return any(record.last("compiles") for record in self._all_records.update())
+        return any(record.last(CompilationBegun) for record in self._all_records.update())
 
     def sample(self) -> None:
         if not self._samples:
@@ -142,7 +151,8 @@ class LiveRun(AbstractContextManager["LiveRun"]):
             else:
                 records = self._all_records.update()
                 # Sample the machine once the program works, not while it imports.
-                if self.launch.samples == "torch" and any(record.last("torch") or record.steps for record in records):
+                works = any(record.last(TorchImported) or record.steps for record in records)
+                if self.launch.samples == "torch" and works:
                     self.sample()
                 if enough(stepping(records)):
                     return True
@@ -184,18 +194,20 @@ class LiveRun(AbstractContextManager["LiveRun"]):
 
     def answer_to(self, number: int, reason: str = "") -> Answer:
         """Return the answer of the processes to task `number`."""
-        records = sorted(self.records(), key=lambda record: record.among_ranks("rank") or 0)
+        records = sorted(self.records(), key=lambda record: record.rank or 0)
         events = [event for record in records if (event := record.results.get(number)) is not None]
-        given_up = [event for event in events if event["event"] == "given_up"]
+        given_up = [event for event in events if isinstance(event, GivenUp)]
         missing = len(events) < max(1, num_ranks(records))
+        code = Reason.OTHER
         if missing and not reason:
-            reason = self.why_over()
+            code, reason = self._why_over()
         elif given_up:
-            reason = str(given_up[0].get("reason", ""))
+            code, reason = given_up[0].code, reasons.sentence(given_up[0].code, given_up[0].reason)
         return Answer(
-            events=[event for event in events if event["event"] != "given_up"],
+            events=[event for event in events if not isinstance(event, GivenUp)],
+            code=code,
             reason=reason if missing or given_up else "",
-            at_exit=any(bool(event.get("at_exit")) for event in given_up) or (missing and self._ended_by == "command"),
+            at_exit=any(event.at_exit for event in given_up) or (missing and self._ended_by == "command"),
         )
 
     def end(self) -> Outcome:
@@ -260,13 +272,19 @@ class LiveRun(AbstractContextManager["LiveRun"]):
     def _over(self, by: EndedBy) -> None:
         self._ended_by, self._wall_s = by, time.perf_counter() - self.launched_s
 
-    def why_over(self) -> str:
+    def answer_at_end(self) -> Answer:
+        """Return the answer to a task that came too late."""
+        code, reason = self._why_over()
+        return Answer(code=code, reason=reason, at_exit=True)
+
+    def _why_over(self) -> tuple[Reason, str]:
         if self._ended_by == "timeout":
-            return f"the {self.limit_s:.0f} s given were over"
+            return Reason.OTHER, f"the {self.limit_s:.0f} s given were over"
         status = 0 if self._exit is None else self._exit.status
         if status:
-            return f"the program ended {words.ending(status)}"
-        return f"the program ended after {max((len(r.steps) for r in self.records()), default=0)} steps"
+            return Reason.PROGRAM_ENDED, f"the program ended {words.ending(status)}"
+        num_steps = max((len(record.steps) for record in self.records()), default=0)
+        return Reason.PROGRAM_ENDED, f"the program ended after {num_steps} steps"
 
     def _close_page(self) -> None:
         if self._page is not None:
@@ -308,7 +326,7 @@ class _Waiting:
         self._lost_s = min(self._lost_s, now) if lost else math.inf
         if now - self._lost_s < LOST_RANK_S:
             return ""
-        rank = lost[0].among_ranks("rank")
+        rank = lost[0].rank
         who = f"process {lost[0].pid}" if rank is None else f"rank {rank} (process {lost[0].pid})"
         return f"{who} ended, and the others go on"
 
@@ -340,7 +358,8 @@ def is_alive(pid: int) -> bool:
 
 
 def num_ranks(records: Sequence[Record]) -> int:
-    return max((int((record.last("cycle") or {}).get("world_size", 1)) for record in records), default=1)
+    cycles = [cycle for record in records if (cycle := record.last(CycleFound)) is not None]
+    return max((cycle.world_size or 1 for cycle in cycles), default=1)
 
 
 def has_answered(records: Sequence[Record], number: int) -> bool:

@@ -16,6 +16,7 @@ from dynotune.launch.process import has_room, input_is_pipe
 from dynotune.launch.records import Record, read_back, why_memory_ran_out
 from dynotune.measure.live.launch_plan import LaunchPlan
 from dynotune.schema.errors import CannotRunHere, CommandFailed
+from dynotune.schema.events import ProcessExited, TorchImported
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Process, Readback, Run, TimedWindow
 from dynotune.schema.setting import Setting
@@ -98,7 +99,7 @@ def readback_of(settings: Sequence[Setting], processes: Sequence[Process]) -> li
 def stepping(records: Sequence[Record]) -> list[Record]:
     """Return the records of the processes whose steps count: all ranks, or the process that ran the most steps."""
     with_steps = [record for record in records if record.steps]
-    ranks = [record for record in with_steps if record.among_ranks("rank") is not None]
+    ranks = [record for record in with_steps if record.rank is not None]
     if len(ranks) > 1:
         return ranks
     return [max(with_steps, key=lambda record: len(record.steps))] if with_steps else []
@@ -150,12 +151,12 @@ def _no_step(outcome: Outcome, launch: LaunchPlan, limit_s: float, lines: tuple[
     """Explain why there was no step, as far as the records show."""
     run, records = outcome.run, outcome.all_records
     after = f"in {limit_s:.0f} s" if run.ended_by == "timeout" else f"before it ended, after {run.wall_s:.1f} s"
-    num_events = max((int((record.last("exit") or {}).get("num_events", 0)) for record in records), default=0)
+    num_events = max((event.num_events for record in records for event in record.all(ProcessExited)), default=0)
     hint = "Is it the right command?"
     if not records:
         why = f"No Python of this command began a record {after}."
         hint = "It is not Python, clears its environment, or starts Python with -I, -E or -S: our agent is off then."
-    elif not any(record.last("torch") for record in records):
+    elif not any(record.last(TorchImported) for record in records):
         why = f"The command did not import torch {after}."
     elif named := launch.plan.step_function:
         why = f"The command made no step {after}: no call of {named} (--step-function) returned."

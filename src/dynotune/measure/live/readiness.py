@@ -87,11 +87,11 @@ class FirstStep:
 
     def __init__(self, pilot: Outcome) -> None:
         self._num_steps = max((len(record.steps) for record in pilot.records), default=1)
-        self._steps = {(record.last("cycle") or {}).get("step") for record in pilot.records}
+        self._steps = {record.step for record in pilot.records}
 
     def __call__(self, records: list[Record]) -> bool:
         for record in records:
-            found = (record.last("cycle") or {}).get("step") in self._steps
+            found = record.step in self._steps
             if not record.steps or not (found or len(record.steps) >= self._num_steps):
                 return False
         return bool(records)

@@ -16,15 +16,21 @@ from dynotune.measure.live.request import RecordRequest, Watcher
 from dynotune.measure.live.reservation import machine_lock
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.events import TraceRecorded
+from dynotune.schema.reasons import Reason
 from dynotune.schema.run import Process, RecordedTrace, Run
 
 # Below this factor, recording costs less than the steps differ among themselves.
 NOTABLE_DIFFERENCE = 0.2
 NOTABLE_EPOCH_BEGIN = 2.0
-OVERSTATED = "recording slows the host, so its share is overstated"
-"""Part of a note; left out if the host's share is corrected."""
-OTHER_PROFILER = "another profiler watches the program"
-"""Part of the agent's reason for not recording."""
+
+
+class NotRecorded(CannotRunHere):
+    """No trace was recorded. `code`: why, if anybody acts on the reason."""
+
+    def __init__(self, message: str, *, hint: str = "", code: Reason) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +39,8 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         folder: run folder.
         traces: trace files in the folder, one per rank, in order of ranks.
-        notes: cautions for reading the traces.
+        notes: cautions for reading the traces, without `overstated`.
+        overstated: notes that recording slowed the host, so its share is overstated until a reader corrects it.
         slowed: time of a recorded step over the time of an earlier step, for the rank slowed least; None if unknown.
         uses_device: whether the program made tensors on a device while it was recorded.
     """
@@ -42,8 +49,14 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     traces: list[Path]
     run: Run
     notes: list[str]
+    overstated: list[str] = []
     slowed: float | None = None
     uses_device: bool = False
+
+    @property
+    def cautions(self) -> list[str]:
+        """Return all cautions, for shares that are not corrected."""
+        return [*self.overstated, *self.notes]
 
 
 def record(request: RecordRequest, watcher: Watcher) -> Recording:
@@ -91,8 +104,13 @@ class Recorder:
         assert self._runner.live is not None
         folder = self._runner.live.folder
         # The user's processes wrote the record, so only files in the folder are accepted.
-        names = [Path(str(event["file"])).name for event in self._answer.events]
+        names = [Path(name).name for name in self._files]
         return [folder / name for name in names if (folder / name).is_file()] or None
+
+    @property
+    def _files(self) -> list[str]:
+        """Return the file of each rank, as the ranks name it."""
+        return [trace.file for trace in self._answer.all(TraceRecorded) if trace.file]
 
     def recording(self) -> Recording:
         outcome = self._runner.outcome()
@@ -102,36 +120,37 @@ class Recorder:
             traces=[outcome.folder / Path(trace.file).name for _, trace in traces if trace.file],
             run=outcome.run,
             notes=self._notes(outcome, traces),
+            overstated=[note for process, trace in traces for note in _overstated(process, trace)],
             slowed=min(filter(None, (_slowed(trace) for _, trace in traces)), default=None),
             uses_device=any(trace.num_device_tensors for _, trace in traces),
         )
 
     def _traces(self, outcome: Outcome) -> list[tuple[Process, RecordedTrace]]:
         """Return the trace of each rank, as named in the last answer."""
-        names = {str(event["file"]) for event in self._answer.events}
+        names = set(self._files)
         pids = {record.pid for record in outcome.records}
         stepping = [process for process in outcome.run.processes if process.pid in pids and process.num_steps]
         ranks = sorted(stepping, key=lambda process: process.rank or 0)
         return [(process, trace) for process in ranks for trace in process.traces if trace.file in names]
 
-    def no_trace(self) -> Exception:
+    def no_trace(self) -> NotRecorded:
         """Build the error for a missing trace; raise another error if the run itself failed."""
-        runner, reason = self._runner, self._answer.reason
+        runner, code = self._runner, self._answer.code
         outcome = runner.outcome()
         assert runner.launch is not None
         refuse_failed(outcome, runner.launch, runner.limit_s)
-        reason = reason or "the command ended by itself before it was done"
+        reason = self._answer.reason or "the command ended by itself before it was done"
         hint = f"The run is in {outcome.folder}."
-        if "torch's profiler itself" in reason:
+        if code is Reason.PROGRAM_PROFILES:
             hint = (
                 "Only one can record at a time. Switch the program's own off, or give the trace that it writes to "
                 "dynotune trace FILE."
             )
-        elif OTHER_PROFILER in reason:
+        elif code is Reason.OTHER_PROFILER:
             hint = "Only one profiler can watch a GPU at a time. Run the command without the other one."
-        elif "the program ended" in reason or outcome.run.ended_by == "command":
+        elif code is Reason.PROGRAM_ENDED or outcome.run.ended_by == "command":
             hint = "Let it run longer (more epochs, more data), or ask for fewer steps with --steps."
-        return CannotRunHere(f"No trace was recorded: {reason}.", hint=hint)
+        return NotRecorded(f"No trace was recorded: {reason}.", hint=hint, code=code)
 
     def _notes(self, outcome: Outcome, traces: Sequence[tuple[Process, RecordedTrace]]) -> list[str]:
         """List the cautions for reading the traces."""
@@ -152,20 +171,33 @@ class Recorder:
 
 
 def _notes_on(process: Process, trace: RecordedTrace) -> list[str]:
-    who = "" if process.rank is None or process.world_size == 1 else f"Rank {process.rank}: "
+    who = _who(process)
     found = [f"{who}{note}." for note in trace.notes]
     if trace.cupti_stays:
         found.append(f"{who}CUDA calls take longer since then, because CUPTI stays attached: {trace.cupti_stays}.")
     if trace.stopped_by in ("time", "memory"):
         limit = "they took a minute" if trace.stopped_by == "time" else "they filled too much memory"
         found.append(f"{who}Only {trace.num_steps} steps were recorded: {limit}.")
-    times = _slowed(trace)
-    if times is not None and abs(times - 1) > NOTABLE_DIFFERENCE and trace.median_step_s and trace.median_before_s:
-        found.append(
-            f"{who}A recorded step took {_ms(trace.median_step_s)}, those before it {_ms(trace.median_before_s)} "
-            f"({times:.2f} times): " + (f"{OVERSTATED}." if times > 1 else "they are not alike.")
-        )
+    if (_slowed(trace) or 1) < 1 - NOTABLE_DIFFERENCE:
+        found.append(f"{_compared(who, trace)}, so they are not alike.")
     return found
+
+
+def _overstated(process: Process, trace: RecordedTrace) -> list[str]:
+    """Say that recording slowed the host, so its share is overstated, if the recorded steps are much longer."""
+    if (_slowed(trace) or 1) <= 1 + NOTABLE_DIFFERENCE:
+        return []
+    return [f"{_compared(_who(process), trace)}, because recording slows the host, so its share is overstated."]
+
+
+def _compared(who: str, trace: RecordedTrace) -> str:
+    times, after_s, before_s = _slowed(trace), trace.median_step_s, trace.median_before_s
+    assert times is not None and after_s is not None and before_s is not None
+    return f"{who}A recorded step took {_ms(after_s)}, those before it {_ms(before_s)} ({times:.2f} times)"
+
+
+def _who(process: Process) -> str:
+    return "" if process.rank is None or process.world_size == 1 else f"Rank {process.rank}: "
 
 
 def _slowed(trace: RecordedTrace) -> float | None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -19,7 +19,7 @@ from dynotune.launch.caches import contents
 from dynotune.launch.process import environment
 from dynotune.launch.records import Record
 from dynotune.measure.live.baseline_shift import baseline_shift, larger_shift
-from dynotune.measure.live.blocks import CONFIDENCE, Block, block_of, counts_samples, mean_of, why_left_behind
+from dynotune.measure.live.blocks import CONFIDENCE, counts_samples, mean_of, why_left_behind
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.placement import earliest, past_epoch_begin, recent_step_s, recent_wait_share
 from dynotune.measure.live.request import Watcher
@@ -27,11 +27,14 @@ from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.measure.live.window_plan import epoch_steps
 from dynotune.schema.comparison import BaselineShift
 from dynotune.schema.errors import CannotRunHere
+from dynotune.schema.events import ArmGivenUp, ArmResults, ArmSwitched, Block, Event, TraceRecorded, Window
 from dynotune.schema.facts import Facts
+from dynotune.schema.reasons import Reason
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Estimate
 from dynotune.schema.task import SwitchArms, TimeWindow
+from dynotune.text import reasons
 
 NUM_BLOCKS = 8
 # A process that the kernel preempts is away for some milliseconds, which a short stretch contains or not.
@@ -44,9 +47,8 @@ MOST_CRASHES = 2
 FEWEST_BLOCKS = 3
 LEAST_S = 5.0  # a start and a block of a candidate together take longer than this
 CRASHED = "the program ended with an error while it was on"
-HAS_ALREADY = "the program has it already"
-"""The agent's reason for giving up a candidate that would change nothing."""
-_BY_ARM = ("blocks", "given_up", "blamed", "unsuited", "results", "shifts")
+_BY_ARM = ("blocks", "given_up", "codes", "blamed", "unsuited", "results", "shifts")
+E = TypeVar("E", ArmGivenUp, ArmResults, Block)
 
 
 class Arm(Protocol):
@@ -65,9 +67,10 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         blocks: blocks of each candidate, by its key.
         given_up: keys of candidates without an estimate, with the reason.
+        codes: codes of the agent's reasons among these.
         blamed: for a candidate in which a call failed, the knobs without which it succeeded.
         unsuited: for a candidate that was given up, the knobs that cannot be switched in this program.
-        results: for each candidate, results of calls without and with the candidate; events of the agent.
+        results: for each candidate, results of calls without and with the candidate.
         shifts: for each candidate with blocks, how the baseline changed since the plain window, if that is known.
         cupti_stays: why CUPTI is still attached after a recording in this run; empty if it is not.
         reason: why the run ended before all candidates had all their blocks; empty if no block is missing.
@@ -80,9 +83,10 @@ class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):
 
     blocks: dict[str, list[Block]] = {}
     given_up: dict[str, str] = {}
+    codes: dict[str, Reason] = {}
     blamed: dict[str, list[str]] = {}
     unsuited: dict[str, list[str]] = {}
-    results: dict[str, dict[str, Any]] = {}
+    results: dict[str, ArmResults] = {}
     shifts: dict[str, BaselineShift] = {}
     cupti_stays: str = ""
     reason: str = ""
@@ -251,7 +255,7 @@ def _why_not(arm: Arm) -> str:
 
 def _time_plainly(runner: TaskRunner, arms: Sequence[Arm], stretch_s: float, limit_s: float) -> None:
     """Time a window of the command as it is, unless the live run has timed one; without one, no baseline is checked."""
-    if runner.live is not None and any("window" in record.events for record in runner.live.records()):
+    if runner.live is not None and any(record.last(Window) is not None for record in runner.live.records()):
         return
 
     def plain(records: Sequence[Record]) -> TimeWindow:
@@ -279,13 +283,13 @@ def _in_turns(
     `runner`: runner of a live run with the baseline's settings. `keys`: keys of the task's candidates.
     """
     tasks: list[SwitchArms] = []
-    before: dict[str, int] = {}  # events of earlier tasks
+    before: dict[type[Event], int] = {}  # events of earlier tasks
     since_s, ran_out = 0.0, False
 
     def soon(records: Sequence[Record]) -> SwitchArms:
         nonlocal since_s
         since_s = time.monotonic()
-        before.update({name: len(events) for name, events in records[0].events.items()})
+        before.update({kind: len(events) for kind, events in records[0].events.items()})
         tasks.append(plan(records))
         return tasks[-1]
 
@@ -304,10 +308,10 @@ def _in_turns(
     outcome = runner.outcome()
     record = next(iter(outcome.records), Record(outcome.folder, 0, 0.0))
     found, blocks = _said(record, keys, before, since_s), {}
-    switched = record.events.get("arm_switched", [])[before.get("arm_switched", 0) :] if tasks else []
-    recorded = [event for rank in outcome.records for event in rank.events.get("trace", [])]
+    switched = record.all(ArmSwitched)[before.get(ArmSwitched, 0) :] if tasks else []
+    recorded = [event for rank in outcome.records for event in rank.all(TraceRecorded)]
     failed = outcome.run.ended_by == "command" and outcome.run.exit_code and switched
-    crashed = _key(switched[-1], keys) if failed else None  # the candidate that was on at the error
+    crashed = _key(switched[-1].arm, keys) if failed else None  # the candidate that was on at the error
     if crashed is not None:
         found.given_up[crashed] = ": ".join(filter(None, [CRASHED, error_line(outcome.folder)]))
     for key in (key for key in keys if key not in found.given_up):
@@ -323,42 +327,42 @@ def _in_turns(
         found,
         blocks=blocks,
         shifts={key: shift for key in blocks if (shift := baseline_shift(record, blocks[key])) is not None},
-        cupti_stays=str(next(filter(None, (event.get("cupti_stays") for event in recorded)), "")),
+        cupti_stays=next((event.cupti_stays for event in recorded if event.cupti_stays), ""),
         reason=reason,
         ran_out=ran_out or not tasks or outcome.run.ended_by == "timeout",
         stretch_steps=tasks[-1].stretch_steps if tasks else 0,
         folder=str(outcome.folder),
-        step=(record.last("cycle") or {}).get("step", ""),
+        step=record.step or "",
         outcome=outcome.without_steps,
     )
 
 
-def _said(record: Record, keys: Sequence[str], before: Mapping[str, int], since_s: float) -> SwitchedArms:
-    """Return the agent's reports so far on a task's candidates; damaged events of a record are ignored.
+def _said(record: Record, keys: Sequence[str], before: Mapping[type[Event], int], since_s: float) -> SwitchedArms:
+    """Return the agent's reports so far on a task's candidates.
 
     `before`: numbers of events of earlier tasks. `since_s`: time of the order; such a task may end a block after it.
     """
 
-    def events(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        for event in record.events.get(name, [])[before.get(name, 0) :]:
-            if (key := _key(event, keys)) is not None and (event.get("begin_s") or since_s) >= since_s:
+    def new(kind: type[E]) -> Iterator[tuple[str, E]]:
+        for event in record.all(kind)[before.get(kind, 0) :]:
+            begin_s = None if isinstance(event, ArmGivenUp) else event.begin_s
+            if (key := _key(event.arm, keys)) is not None and (begin_s or since_s) >= since_s:
                 yield key, event
 
-    found = SwitchedArms(blocks={key: [] for key in keys}, results=dict(events("arm_results")))
-    for key, event in events("arm_given_up"):
-        found.given_up[key] = str(event.get("reason", ""))
-        found.blamed[key] = [str(knob) for knob in event.get("blamed") or ()]
-        found.unsuited[key] = [str(knob) for knob in event.get("unsuited") or ()]
-    for key, event in events("arm_block"):
-        if (block := block_of(event)) is not None:
+    found = SwitchedArms(blocks={key: [] for key in keys}, results=dict(new(ArmResults)))
+    for key, given_up in new(ArmGivenUp):
+        found.codes[key] = given_up.code
+        found.given_up[key] = reasons.sentence(given_up.code, given_up.reason)
+        found.blamed[key], found.unsuited[key] = given_up.blamed, given_up.unsuited
+    for key, block in new(Block):
+        if block.is_whole:
             found.blocks[key].append(block)
     return found
 
 
-def _key(event: Mapping[str, Any], keys: Sequence[str]) -> str | None:
-    """Return the key of the candidate that an event belongs to."""
-    at = event.get("arm")
-    return keys[at] if isinstance(at, int) and 0 <= at < len(keys) else None
+def _key(arm: int | None, keys: Sequence[str]) -> str | None:
+    """Return the key of the candidate with this index in the task; None if there is no such candidate."""
+    return keys[arm] if arm is not None and 0 <= arm < len(keys) else None
 
 
 def _stretch_steps(records: Sequence[Record], stretch_s: float, step_s: float, arms: Sequence[Arm]) -> int:

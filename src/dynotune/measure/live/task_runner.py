@@ -126,7 +126,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
                 return answer
         records, run = live.records(), live.outcome().run
         if not records or run.ended_by != "command" or run.exit_code:
-            return Answer(reason=live.why_over(), at_exit=True)
+            return live.answer_at_end()
         task = within(records[0])
         self._watcher.say(
             f"The command ended after {len(records[0].steps)} steps, before they were {what}. It is run once more, now "

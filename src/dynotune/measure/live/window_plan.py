@@ -16,6 +16,7 @@ from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.readiness import steady_steps
 from dynotune.measure.live.window_length import MAX_WINDOW_S, MIN_WINDOW_STEPS, window_length
 from dynotune.schema.errors import CannotRunHere, TooFewSteps
+from dynotune.schema.events import CycleFound, ProcessExited, Window
 from dynotune.schema.run import RunSpec
 
 # The step is recognised some events into the run; the window begins after that in every run.
@@ -98,7 +99,7 @@ def plan_window(
     most = min(ended, default=None)
     warmup = _warmup(run, records, found, most, num_ahead)
     if most is not None:
-        _refuse_too_few(run, most, warmup, is_cut_off=any(record.last("exit") is None for record in records))
+        _refuse_too_few(run, most, warmup, is_cut_off=any(record.last(ProcessExited) is None for record in records))
     start_s = max(_start_s(pilot, warmup, cold_kept) for pilot in pilots[:num_telling])
     steady = [steps_from(warmup, r) for r in records]
     # If windows may be shorter than an epoch and contain no epoch's begin, all steps together show more.
@@ -136,16 +137,16 @@ def steps_from(warmup: int, record: Record) -> list[float]:
     After a window's end, where the device was synchronised, the host runs ahead, so steps are unusual for a
     while.
     """
-    window, times = record.last("window"), record.step_s
-    if window and (end := window["first_step"] + window["num_steps"]) >= MIN_WINDOW_STEPS:
+    window, times = record.last(Window), record.step_s
+    if window and (end := window.first_step + window.num_steps) >= MIN_WINDOW_STEPS:
         times = times[:end]
     return times[max(0, min(warmup, len(times) - MIN_WINDOW_STEPS)) :]
 
 
 def _timed_step_s(record: Record) -> float:
     """Return the step time (s) of a run with a window, which is synchronised at both ends; 0 without a window."""
-    window = record.last("window")
-    return (window["end_s"] - window["begin_s"]) / window["num_steps"] if window and window["num_steps"] else 0.0
+    window = record.last(Window)
+    return (window.end_s - window.begin_s) / window.num_steps if window and window.num_steps else 0.0
 
 
 def _warmup(
@@ -243,4 +244,5 @@ def epoch_steps(records: Sequence[Record]) -> int | None:
 
 def num_steps_to_find(record: Record) -> int:
     """Return the number of steps that had passed when the cycle was fixed."""
-    return int((record.last("cycle") or {}).get("num_steps", 0))
+    cycle = record.last(CycleFound)
+    return cycle.num_steps if cycle is not None else 0

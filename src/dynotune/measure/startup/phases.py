@@ -1,11 +1,10 @@
 """Divide the time of a start into phases, such as imports, building the model, and compiling."""
 
-import contextlib
 import itertools
 from collections.abc import Iterable
 
 from dynotune.launch.records import Record
-from dynotune.schema import document
+from dynotune.schema.events import CompilerCounted, CycleFound, ProcessCreated, RootMet, StartCovered, StartSpan
 from dynotune.schema.facts import Unknown
 from dynotune.schema.startup import PHASES, Compiled, Phase, Span
 
@@ -54,7 +53,7 @@ def phases(record: Record, launched_s: float, end_s: float) -> dict[Phase, float
         All phases in order, in seconds; 0 if a phase was observed and did not occur. Known phases sum to
         `end_s - launched_s`.
     """
-    begun_s = next((span.begin_s for span in _recorded(record) if span.phase == "agent"), None)
+    begun_s = next((span.begin_s for span in record.all(StartSpan) if span.phase == "agent"), None)
     if begun_s is None:
         return unknown("this process was not watched from its start")
     spans = _spans(record)
@@ -77,7 +76,7 @@ def unknown(reason: str) -> dict[Phase, float | Unknown]:
 def imports(record: Record) -> list[tuple[str, float]]:
     """Return the longest imports, each with the imports that it contains."""
     took: dict[str, float] = {}
-    for span in _recorded(record):
+    for span in record.all(StartSpan):
         if span.name:
             took[span.name] = took.get(span.name, 0.0) + span.end_s - span.begin_s
     return sorted(took.items(), key=lambda item: -item[1])[:NUM_IMPORTS]
@@ -85,27 +84,17 @@ def imports(record: Record) -> list[tuple[str, float]]:
 
 def compiled(record: Record) -> Compiled | None:
     """Return the counts of torch.compile; None if nothing was compiled or torch does not count."""
-    last = record.last("compiled") or {}
-    counts, threads = last.get("counts"), last.get("compile_threads")
-    if not isinstance(counts, dict):
+    last = record.last(CompilerCounted)
+    if last is None or last.counts is None:
         return None
     kinds = ("fxgraph_cache_hit", "fxgraph_cache_miss", "fxgraph_cache_bypass")
-    found, missed, bypassed = (n if isinstance(n := counts.get(kind), int) else 0 for kind in kinds)
-    num_threads = threads if isinstance(threads, int) else None
-    return Compiled(num_found=found, num_missed=missed + bypassed, num_threads=num_threads)
-
-
-def _recorded(record: Record) -> list[Span]:
-    found = []
-    for event in record.events.get("span", []):
-        with contextlib.suppress(ValueError, KeyError):  # Skip a damaged event; the events around it stay valid.
-            found.append(document.convert({key: event[key] for key in Span.__struct_fields__}, Span))
-    return found
+    found, missed, bypassed = (last.counts.get(kind, 0) for kind in kinds)
+    return Compiled(num_found=found, num_missed=missed + bypassed, num_threads=last.compile_threads)
 
 
 def _spans(record: Record) -> list[Span]:
     """Return spans, with imports before torch separated from those after it."""
-    recorded = _recorded(record)
+    recorded = record.all(StartSpan)
     torch_s = min((span.begin_s for span in recorded if span.phase == "torch_import"), default=None)
     found: list[Span] = []
     for span in recorded:
@@ -120,8 +109,9 @@ def _spans(record: Record) -> list[Span]:
 
 def _before(record: Record, launched_s: float, begun_s: float) -> list[Span]:
     """Return the times before the agent's first line: before the process began, and in the interpreter."""
-    started_s = (record.last("starting_process") or {}).get("started_s")
-    if isinstance(started_s, int | float) and launched_s + LEAST_LAUNCHER_S < started_s < begun_s:
+    created = record.last(ProcessCreated)
+    if created is not None and launched_s + LEAST_LAUNCHER_S < created.started_s < begun_s:
+        started_s = created.started_s
         return [Span("launcher", launched_s, started_s), Span("interpreter", started_s, begun_s)]
     return [Span("interpreter", launched_s, begun_s)]
 
@@ -130,22 +120,17 @@ def _first_step(record: Record, end_s: float) -> list[Span]:
     begin_s = record.begin_s
     if begin_s is None or not record.steps:
         return []
-    step = str((record.last("cycle") or {}).get("step", ""))
-    if step.startswith("call"):
+    cycle = record.last(CycleFound)
+    if cycle is not None and cycle.kinds and cycle.kinds[0] == "call":
         # A call is recorded at its end, and so is the begin of a step that begins with a call.
-        roots = [float(event.get("at_s", begin_s)) for event in record.events.get("root", [])]
+        roots = [root.at_s for root in record.all(RootMet)]
         begin_s = max((at_s for at_s in roots if at_s < begin_s), default=begin_s)
     return [Span("first_step", begin_s, end_s)] if begin_s < end_s else []
 
 
 def _not_seen(record: Record) -> dict[Phase, Unknown]:
-    told = record.last("starting")
-    if told is None:
+    covered = record.last(StartCovered)
+    if covered is None:
         why = Unknown("torch was not imported, or the start ended before")
         return dict.fromkeys(("cuda_start", "model_build", "weights", "to_device", "compile"), why)
-    reasons = told.get("unknown", {})
-    return {
-        phase: Unknown(str(reason))
-        for name, reason in (reasons.items() if isinstance(reasons, dict) else [])
-        for phase in COVERED.get(name, ())
-    }
+    return {phase: Unknown(reason) for name, reason in covered.unknown.items() for phase in COVERED.get(name, ())}

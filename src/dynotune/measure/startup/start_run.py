@@ -17,6 +17,7 @@ from dynotune.measure.startup.cache_folders import Places
 from dynotune.measure.startup.phases import compiled, imports, phases, unknown
 from dynotune.schema.caches import CacheName, Growth
 from dynotune.schema.errors import CannotRunHere, CommandFailed
+from dynotune.schema.events import TorchImported
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import Plan, Purpose, RunSpec
 from dynotune.schema.startup import Arm, Start
@@ -133,7 +134,7 @@ def _main(outcome: Outcome) -> Record | None:
     """Return the process whose first step ended last; without steps, the first process that imported torch."""
     if outcome.run.ready_s is None:
         return max(outcome.records, key=lambda record: record.steps[0].end_s if record.steps else 0.0)
-    with_torch = [record for record in outcome.all_records if record.last("torch")]
+    with_torch = [record for record in outcome.all_records if record.last(TorchImported)]
     return next(iter(with_torch or outcome.all_records), None)
 
 

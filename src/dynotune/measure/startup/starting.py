@@ -83,7 +83,7 @@ def ratio(blocks: Sequence[Block], arm: Arm, judgement: SequentialResult) -> Rat
         ratio=judgement.speedup,
         ci=judgement.ci,
         num_blocks=judgement.num_pairs,
-        reason=judgement.reason.replace("pair", "block"),
+        reason=judgement.reason,
         median_s=median_s,
         warm_median_s=warm_s,
         saved_s=saved(judgement.speedup) if judgement.speedup else None,
@@ -270,6 +270,7 @@ class _Attempt:
                 max_pairs=self._startup.max_blocks,
                 num_voided=len(self._startup.voided),
                 ended=ended,
+                unit="block",
             )
             for arm in COMPARED
         }

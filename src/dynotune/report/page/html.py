@@ -101,8 +101,8 @@ def _of_study(study: Study, recipe: str) -> dict[str, Any]:
         "tables": tables.tables(study),
         "compared": before_and_after(study),
         "warnings": tables.warnings(study),
-        "commands": repeats(study),
-        "compares": compares(study),
+        "commands": [(command.what, command.words) for command in repeats(study)],
+        "compares": [(command.what, command.words) for command in compares(study)],
         "recipe": _listing(recipe),
     }
 

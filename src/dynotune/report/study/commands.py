@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -19,8 +19,9 @@ MORE_TIME = 5
 
 
 class Command(NamedTuple):
-    """A command: a short description, and its words as a shell takes them."""
+    """A command: its kind, a short description, and its words as a shell takes them."""
 
+    kind: Literal["resume", "more-time", "tune", "run", "prove", "compare"]
     what: str
     words: list[str]
 
@@ -29,21 +30,22 @@ def repeats(study: Study, *, recipe: str = RECIPE) -> list[Command]:
     """Return the commands to go on or tune again, run with the recipe, prove the recipe again, and compare."""
     found = []
     if not study.finished:
-        found.append(Command("Go on where it stopped", words.shell(["dynotune", "tune", "--resume", study.id])))
-    found.append(Command("Tune again", words.shell(_tune(study))))
+        resume = ["dynotune", "tune", "--resume", study.id]
+        found.append(Command("resume", "Go on where it stopped", words.shell(resume)))
+    found.append(Command("tune", "Tune again", words.shell(_tune(study))))
     if study.recipe:
         rest = [*_typed(study), "--", *study.run.command]
         found += [
-            Command("Run with the recipe", words.shell(["dynotune", "run", "--recipe", recipe, *rest])),
-            Command("Prove the recipe again", words.shell(["dynotune", "recipe", "verify", recipe, *rest])),
-            Command(f"Compare the recipe with the command {study.begun}", _compare(study, study.recipe, [])),
+            Command("run", "Run with the recipe", words.shell(["dynotune", "run", "--recipe", recipe, *rest])),
+            Command("prove", "Prove the recipe again", words.shell(["dynotune", "recipe", "verify", recipe, *rest])),
+            Command("compare", f"Compare the recipe with the command {study.begun}", _compare(study, study.recipe, [])),
         ]
         # A step that became shorter asks for another window.
         anew = replace(study, run=replace(study.run, warmup_steps=None, window_steps=None))
-        found.append(Command("Go on from the recipe", words.shell(_tune(anew, recipe))))
+        found.append(Command("tune", "Go on from the recipe", words.shell(_tune(anew, recipe))))
     if study.wants_time:
-        more = ["--budget", _time(MORE_TIME * study.budget_s)]
-        found.append(Command("Go on with more time", words.shell(["dynotune", "tune", "--resume", study.id, *more])))
+        more = ["dynotune", "tune", "--resume", study.id, "--budget", _time(MORE_TIME * study.budget_s)]
+        found.append(Command("more-time", "Go on with more time", words.shell(more)))
     return found
 
 
@@ -67,7 +69,7 @@ def compares(study: Study) -> list[Command]:
         for setting in recipe:
             needing = {one.setting for one in study.candidates if str(setting) in one.needs}
             rest = [other for other in recipe if other != setting and other not in needing]
-            found.append(Command(f"The recipe with and without {setting}", _compare(study, recipe, rest)))
+            found.append(Command("compare", f"The recipe with and without {setting}", _compare(study, recipe, rest)))
     rows = [row for row in tried(study) if row.kind not in ("not-tried", "open")]
     return found + [_compare_alone(study, row) for row in rows]
 
@@ -79,8 +81,8 @@ def _compare_alone(study: Study, row: Tried) -> Command:
     told = row.alone.against if row.alone is not None else ""
     beside = [one for one in needed if arm_key([one]) == told] or needed[:1]
     if not beside:
-        return Command(f"{setting} alone", _compare(study, [setting], []))
-    return Command(f"{setting} beside {beside[0]}", _compare(study, [setting, *beside], beside))
+        return Command("compare", f"{setting} alone", _compare(study, [setting], []))
+    return Command("compare", f"{setting} beside {beside[0]}", _compare(study, [setting, *beside], beside))
 
 
 def _tune(study: Study, recipe: str = "") -> list[str]:

@@ -192,7 +192,7 @@ def level(study: Study, value: float) -> str:
     """Format a value of the objective: as a rate for throughput."""
     match study.run.objective:
         case "throughput":
-            return f"{words.rate(1 / value)} {'steps' if 'step' in study.unit else 'samples'}/s"
+            return f"{words.rate(1 / value)} {study.per}s/s"
         case "memory":
             return words.num_bytes(value)
         case "energy":

@@ -60,6 +60,5 @@ def before_and_after(study: Study, names: tuple[str, str] = BEFORE_AND_AFTER) ->
     values = levels(study)
     if study.run.objective != "throughput" or values is None:
         return Unknown("the proof timed no steps")
-    of_what = "step" if "step" in study.unit else "sample"
     before_s, after_s = values
-    return replace(before, whole_s=before_s, of_what=of_what), replace(after, whole_s=after_s, of_what=of_what)
+    return replace(before, whole_s=before_s, of_what=study.per), replace(after, whole_s=after_s, of_what=study.per)

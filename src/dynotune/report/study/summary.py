@@ -279,8 +279,8 @@ def _warnings(warnings: Sequence[str]) -> list[RenderableType]:
 
 def _next(study: Study, recipe: str) -> RenderableType:
     """Return the first commands to run next, ready to paste; in brief, one of them."""
-    shown = ("Go on with more time", "Go on where", "Run", *(() if is_brief() else ("Prove",)))
-    commands = [one for one in repeats(study, recipe=recipe) if one.what.startswith(shown)]
+    shown = {"more-time", "resume", "run", *(() if is_brief() else ("prove",))}
+    commands = [one for one in repeats(study, recipe=recipe) if one.kind in shown]
     lines: list[RenderableType] = [
         piece for one in commands for piece in (Text(f"{one.what}:", style="dim"), ShellCommand(one.words, indent=2))
     ]

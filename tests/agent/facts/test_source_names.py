@@ -10,7 +10,7 @@ from dynotune.launch.records.process_state import state_of_process
 
 from ..planned_tasks import window_task
 
-PROGRAM = Path(__file__).parents[2] / "faults" / "programs" / "trt_removed_api.py"
+PROGRAM = Path(__file__).parents[3] / "lab" / "faults" / "programs" / "trt_removed_api.py"
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from rich.console import Console
 
 from dynotune import knobs
 from dynotune.launch.records import Record
-from dynotune.measure.comparison.in_process import Candidate
+from dynotune.measure.bench.in_process import Candidate
 from dynotune.measure.live import TaskRunner, checked_facts, machine_lock, placement, switching
 from dynotune.report import Progress
 from dynotune.schema.errors import CannotRunHere

@@ -27,7 +27,7 @@ from tuning_programs import photographs
 
 from dynotune import knobs
 from dynotune.diagnose import LiveDiagnosis
-from dynotune.measure.comparison import in_process, protocol
+from dynotune.measure.bench import in_process, protocol
 from dynotune.measure.live import CompareRequest
 from dynotune.report import Progress
 from dynotune.schema.comparison import Comparison

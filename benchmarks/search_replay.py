@@ -30,10 +30,9 @@ from typing import NamedTuple
 
 from hardware import RESULTS, describe
 from search_problems import RUN_S, Problem, best_of, false_wins, few, of_parts, recorded, synthetic
-from tests.search.simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
+from tests.search.simulated import Noise, SimulatedBench, Table, candidate, searched, study_of
 
 from dynotune.search.bench import arm
-from dynotune.search.study import search
 
 SDS = (0.005, 0.02, 0.05)
 RUNS = {"synthetic": (18, 30, 60, 120), "few": (12, 18, 30), "parts": (18, 30, 60)}
@@ -57,7 +56,7 @@ def tuned(problem: Problem) -> Answer:
         problem.table, budget_s=problem.budget_s, noise=problem.noise, seed=problem.seed, switch_sd=problem.switch_sd
     )
     asked = study_of(problem.candidates, budget_s=problem.budget_s, seed=problem.seed)
-    study = search(asked, bench, lambda study: None, Silent())
+    study = searched(asked, bench)
     chosen = arm(study.recipe or [])
     gain, best = problem.table.gain(chosen), best_of(problem)
     found = frozenset(map(str, chosen.settings))

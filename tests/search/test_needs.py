@@ -15,9 +15,8 @@ from dynotune.schema.recipe import read, text, write
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study, without
 from dynotune.search.bench import Arm, complete, dependants, needed_first
-from dynotune.search.study import search
 
-from .simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
+from .simulated import Noise, SimulatedBench, Table, candidate, searched, study_of
 
 NOISE = Noise(sd=0.003, stalls=0.0)
 BUDGET_S = 1800.0
@@ -35,15 +34,15 @@ PREFETCH, PERSISTENT = (one.id for one in BESIDE)
 class Strict(SimulatedBench):
     """A command that cannot be run with what means nothing there."""
 
-    def run(self, arm: Arm, phase, block, *lane):
+    def made(self, arm: Arm, phase, block, *lane):
         ids = [str(setting) for setting in arm.settings]
         assert not {PREFETCH, PERSISTENT} & set(ids) or set(NEEDED) & set(ids), arm.key
-        return super().run(arm, phase, block)
+        return super().made(arm, phase, block)
 
 
 def tuned(table: Table, candidates=ALL, *, seed: int = 0, budget_s: float = BUDGET_S, **bench) -> Study:
     made = Strict(table, budget_s=budget_s, noise=NOISE, seed=seed, **bench)
-    return search(study_of(candidates, budget_s=budget_s, seed=seed), made, lambda study: None, Silent())
+    return searched(study_of(candidates, budget_s=budget_s, seed=seed), made)
 
 
 def kept(study: Study) -> set[str]:

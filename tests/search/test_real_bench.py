@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from dynotune.measure.bench import Journal
 from dynotune.measure.live import lane_speed, lanes, window_plan
 from dynotune.measure.live.switching import SwitchedArms
 from dynotune.measure.live.window_plan import WindowPlan as Window
@@ -77,7 +78,7 @@ def bench_in(tmp_path, request=None, elapsed_s=0.0, **fields):
     folder = tmp_path / "study"
     folder.mkdir(exist_ok=True)
     request = request or spec(cwd=tmp_path, base=tmp_path)
-    return RealBench(request, folder, study_in(tmp_path, **fields), Watcher(), elapsed_s=elapsed_s)
+    return RealBench(request, folder, Journal(study_in(tmp_path, **fields)), Watcher(), elapsed_s=elapsed_s)
 
 
 def pilots(bench, *arms):
@@ -99,7 +100,7 @@ def test_all_measured_runs_time_the_same_steps_whichever_arm_was_slow_to_warm_up
     windows = {(warmup, steps) for _, warmup, steps, _, _ in runs.launched[3:]}
     assert len(windows) == 1 and None not in next(iter(windows))
     assert [trial.run for trial in trials] == [f"{number:04d}-prune" for number in range(4, 10)]
-    study = bench.add_to(study_in(bench._folder.parent))
+    study = bench.journal.document
     assert windows == {(study.run.warmup_steps, study.run.window_steps)}
     assert study.unit == "s/sample" and study.run_s is not None and study.step
 
@@ -173,9 +174,10 @@ def test_a_disturbance_voids_no_run_whose_memory_is_asked_for(runs, tmp_path):
 
 
 def test_a_resumed_bench_goes_on_with_the_window_the_numbers_and_the_time(bench, runs, tmp_path):
-    done = [*pilots(bench, FAST), bench.run(FAST, "prune", 1)]
+    pilots(bench, FAST)
+    bench.run(FAST, "prune", 1)
     left_s = bench.left_s()
-    kept = bench.add_to(study_in(tmp_path, trials=done))
+    kept = bench.journal.document
     fields = {name: getattr(kept, name) for name in FIXED}
     again = bench_in(tmp_path, elapsed_s=3600.0 - left_s, **fields)
     assert again.left_s() == pytest.approx(left_s)
@@ -241,8 +243,9 @@ def test_run_time_of_an_arm_keeps_its_late_start_when_only_a_value_reads_like_a_
 
 def test_a_resumed_bench_knows_how_long_an_arm_took_to_start(bench, runs, tmp_path):
     runs.instead["0002-pilot"] = late(runs)
-    done = [*pilots(bench, FAST), bench.run(BASELINE, "prune", 1)]
-    kept = bench.add_to(study_in(tmp_path, trials=done))
+    pilots(bench, FAST)
+    bench.run(BASELINE, "prune", 1)
+    kept = bench.journal.document
     fields = {name: getattr(kept, name) for name in FIXED}
     again = bench_in(tmp_path, **fields)
     assert again.run_s(BASELINE) + 25.0 < again.run_s(FAST) < again.run_s(BASELINE) + 60.0
@@ -512,7 +515,7 @@ def test_losses_are_compared_once_of_what_changes_rounding_and_not_of_the_rest(b
         None,
     ]
     assert guard.asked == [AUTOCAST.key]
-    assert bench.add_to(study_in(tmp_path)).guarded == [guarded(AUTOCAST, ok=True)]
+    assert bench.journal.document.guarded == [guarded(AUTOCAST, ok=True)]
 
 
 def test_losses_that_differ_are_wrong_results_and_unknown_ones_are_unchecked(bench, guard):
@@ -594,9 +597,7 @@ def test_lanes_do_not_lengthen_the_window(in_lanes):
 def test_a_study_that_ends_before_its_fresh_runs_says_that_no_lane_was_used(in_lanes):
     bench, _, _ = in_lanes
     bench.close()
-    assert bench.add_to(bench._study).lane_notes == [
-        "No runs went side by side: the search ended before any that could."
-    ]
+    assert bench.journal.document.lane_notes == ["No runs went side by side: the search ended before any that could."]
 
 
 def test_a_study_without_time_for_lanes_goes_on_without(in_lanes):
@@ -605,5 +606,5 @@ def test_a_study_without_time_for_lanes_goes_on_without(in_lanes):
     bench._budget_s = bench.elapsed_s() + 2 * bench.run_s(BASELINE)
     assert bench.all_lanes() == [lanes.WHOLE]
     assert list(gpus) == ["0001-pilot"]
-    said = bench.add_to(bench._study).lane_notes
+    said = bench.journal.document.lane_notes
     assert [text.startswith("Runs go one after another: ") for text in said] == [True]

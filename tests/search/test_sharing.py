@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from dynotune.measure import live
+from dynotune.measure.bench import Journal
 from dynotune.measure.comparison import orders
 from dynotune.measure.live import lane_order, lanes
 from dynotune.schema import document
@@ -20,10 +21,9 @@ from dynotune.schema.study import Block, BlockResult
 from dynotune.search import confirmation, sharing, tune
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.running import LOST, OutOfTime, Search
-from dynotune.search.study import search
 
 from ..fakes import changed, spec
-from .simulated import TAILS_AND_DRIFT, Silent, SimulatedBench, Table, candidate, study_of
+from .simulated import TAILS_AND_DRIFT, Silent, SimulatedBench, Table, candidate, searched, study_of
 
 A, B = candidate("env.A=1"), candidate("env.B=1")
 HERE, THERE = lanes.Lane(1), lanes.Lane(2, host="there")
@@ -46,27 +46,20 @@ class Shared(SimulatedBench):
     def plan(self):
         pass
 
-    def run(self, arm, phase, block, lane=lanes.WHOLE):
-        with self.side.lock:
-            return super().run(arm, phase, block, lane)
+    def made(self, arm, phase, block, lane=lanes.WHOLE):
+        with self.journal.lock:
+            return super().made(arm, phase, block, lane)
 
     def elsewhere(self, block, lane):
         assert lane.host == "there"
         self.asked.append(block)
         if self._lost and len(self.asked) >= self._lost:
             return None
-        work = Search(self.study, self.there, lambda study: None, Silent())
+        self.there.journal = Journal(self.journal.document)
+        work = Search(self.there, Silent())
         work.in_turn([arm(one) for one in block.arms], block.phase, block.number, lanes.WHOLE, block.repeats)
-        new = work.study.trials[len(self.study.trials) :]
+        new = work.study.trials[len(self.journal.document.trials) :]
         return BlockResult(trials=[replace(one, run=f"there:/{one.run}") for one in new])
-
-    def add_to(self, study):
-        self.study = super().add_to(study)
-        return self.study
-
-
-def searched(bench, *candidates):
-    return search(study_of(candidates or [A, B]), bench, lambda study: None, Silent())
 
 
 def hosts_of(study):
@@ -88,7 +81,7 @@ def as_it_is(monkeypatch):
 
 @pytest.mark.parametrize("lost", [0, 1, 2, 6])
 def test_a_study_on_two_hosts_finds_the_same_and_no_block_straddles_them(lost):
-    study = searched(Shared(TABLE, lost=lost, noise=TAILS_AND_DRIFT))
+    study = searched(study_of([A, B]), Shared(TABLE, lost=lost, noise=TAILS_AND_DRIFT))
     assert study.recipe == [A.setting]
     found = hosts_of(study)
     assert all(len(hosts) == 1 for hosts in found.values())
@@ -100,7 +93,7 @@ def test_a_study_on_two_hosts_finds_the_same_and_no_block_straddles_them(lost):
 
 def test_a_pair_goes_whole_in_the_order_that_was_drawn_for_it():
     bench = Shared(TABLE)
-    study = searched(bench)
+    study = searched(study_of([A, B]), bench)
     pairs = [block for block in bench.asked if block.phase == "confirm"]
     assert pairs and {len(block.arms) for block in pairs} == {2} and {block.repeats for block in pairs} == {0}
     # The first block of two pairs is run here, the second one there.
@@ -114,12 +107,12 @@ def test_a_pair_goes_whole_in_the_order_that_was_drawn_for_it():
 def begun(*trials, bench=None):
     study = replace(study_of([A, B]), trials=list(trials))
     bench = bench or Shared(TABLE)
-    bench.study = study
-    return Search(study, bench, lambda study: None, Silent())
+    bench.journal = Journal(study)
+    return Search(bench, Silent())
 
 
 def made(one, block, **more):
-    trial = SimulatedBench(TABLE).run(arm(one), "prune", block)
+    trial = SimulatedBench(TABLE).made(arm(one), "prune", block)
     return replace(trial, **more)
 
 
@@ -186,11 +179,17 @@ def worker(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = spec(cwd=tmp_path, base=tmp_path)
     sharing.origin.mark(tmp_path, changed(study_of([A, B]), cwd=tmp_path))
-    monkeypatch.setattr(sharing, "RealBench", lambda *args, **more: Here(TABLE))
+    monkeypatch.setattr(sharing, "RealBench", Here)
     return sharing.Worker(run, [], tmp_path, Silent())
 
 
 class Here(SimulatedBench):
+    """Stands for the bench of this host."""
+
+    def __init__(self, run, folder, journal, watcher, **more):
+        super().__init__(TABLE)
+        self.journal = journal
+
     def cautions(self):
         return ["careful"]
 
@@ -364,5 +363,5 @@ def test_a_study_that_is_finished_is_only_read(worker):
 
 def test_hosts_that_are_alone_have_the_whole_machine_and_threads_end(tmp_path):
     before = threading.active_count()
-    searched(Shared(TABLE))
+    searched(study_of([A, B]), Shared(TABLE))
     assert threading.active_count() == before

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from dynotune.measure.bench import Journal
 from dynotune.measure.live import lane_order, lanes
 from dynotune.schema.arm import arm_key
 from dynotune.schema.comparison import Comparison
@@ -97,15 +98,22 @@ class Hosts(Protocol):
 
 
 class Bench(Protocol):
-    """A command that can be run with the settings of any arm, on a machine or in a simulation."""
+    """A command that can be run with the settings of any arm, on a machine or in a simulation.
 
+    Args:
+        journal: the study; the bench adds its trials, and facts about its runs, such as window, unit and step.
+    """
+
+    journal: Journal[Study]
     side: lane_order.SideBySide
 
     def all_lanes(self) -> list[lanes.Lane]:
         """Return the lanes for blocks and pairs; the baseline's pilot must have run before."""
 
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
-        """Run a fresh process, perhaps beside others in their lanes. A pilot (block 0) only warms the arm's caches.
+        """Run a fresh process, perhaps beside others in their lanes, and add the trial to the journal.
+
+        A pilot (block 0) only warms the arm's caches.
 
         Raises CannotRunHere: the machine failed, not the arm: the disk is full, the GPU is lost.
         """
@@ -129,7 +137,7 @@ class Bench(Protocol):
         """
 
     def check(self, arm: Arm) -> Trial | None:
-        """Return a trial that says that results differ by more than rounding or could not be checked; else None."""
+        """Return the trial, added to the journal, of results that differ or could not be checked; else None."""
 
     def check_s(self, arm: Arm) -> float:
         """Return the approximate seconds that `check` of this arm takes; 0 if the check needs no run."""
@@ -142,6 +150,3 @@ class Bench(Protocol):
 
     def left_s(self) -> float:
         """Return the remaining seconds of the time budget for all attempts."""
-
-    def add_to(self, study: Study) -> Study:
-        """Add to `study` facts about its runs other than trials, such as window, unit and step."""

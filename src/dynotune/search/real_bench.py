@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dynotune import probe
 from dynotune.launch.process import fresh_folder
+from dynotune.measure.bench import Journal
 from dynotune.measure.checks import guard
 from dynotune.measure.comparison import objective, summary
 from dynotune.measure.live import (
@@ -64,9 +65,10 @@ OUT_OF_TIME = "the time was up before it was done"
 
 
 class RealBench:
-    """Bench that runs arms of one study in its folder. `add_to` writes to the study what must outlive an attempt.
+    """Bench that runs arms of one study in its folder. Its journal gets what must outlive an attempt.
 
     Args:
+        journal: the study.
         request: how the command is run, including the settings that all runs have in common.
         elapsed_s: seconds of earlier attempts and of this one so far.
         guess_s: seconds of a run, until one has been measured.
@@ -79,7 +81,7 @@ class RealBench:
         self,
         request: RunSpec,
         folder: Path,
-        study: Study,
+        journal: Journal[Study],
         watcher: Watcher,
         *,
         elapsed_s: float = 0.0,
@@ -88,7 +90,7 @@ class RealBench:
         wanted: Sequence[lanes.Lane] = (),
         hosts: Hosts | None = None,
     ) -> None:
-        self._request = request
+        self._request, self.journal, study = request, journal, journal.document
         self._folder, self._watcher = folder, watcher
         self._facts, self._budget_s, self._guess_s = study.facts, study.budget_s, guess_s
         self._began_s = time.monotonic() - elapsed_s
@@ -100,7 +102,7 @@ class RealBench:
         self._hosts = hosts
         # If the lane's host is lost, its block runs here, beside the first lane's.
         self._turn = threading.Lock() if hosts is not None else contextlib.nullcontext()
-        self._study, self._trials, self._num_runs = study, list(study.trials), num_runs(study)
+        self._num_runs = num_runs(study)
         self._guards = Guards(self._request, folder / "guard", study.facts, study.guarded)
         self._within = WithinRun(
             self._request,
@@ -123,6 +125,10 @@ class RealBench:
             for key, outcome in pilots_on_disk(folder, study.trials).items():
                 self._keep_pilot(key, outcome)
 
+    @property
+    def _study(self) -> Study:
+        return self.journal.document
+
     # Interface for the search
 
     def all_lanes(self) -> list[lanes.Lane]:
@@ -132,7 +138,7 @@ class RealBench:
             found = [lanes.Lane(at, "", cpus, host) for at, host in enumerate(["", *self._hosts.names()], 1)]
             self._lanes = found if len(found) > 1 else [lanes.WHOLE]
         elif not self._lanes:
-            pilots = [trial for trial in self._trials if trial.arm == BASELINE.key]
+            pilots = [trial for trial in self._study.trials if trial.arm == BASELINE.key]
             alone = pilots_on_disk(self._folder, pilots).get(BASELINE.key) if self._wanted else None
             self._lanes = [lanes.WHOLE]
             left_s, run_s = self.left_s(), self.run_s(BASELINE)
@@ -144,6 +150,8 @@ class RealBench:
                 self._within.end()
                 launch, run = self._lane_pilot, self._request
                 self._lanes = lane_speed.alike(run, self._wanted, alone, self.side, launch, self._notes)
+            if self._notes.said != self._study.lane_notes:
+                self.journal.update(lane_notes=self._notes.said)
         return self._lanes
 
     def _lane_pilot(self, lane: lanes.Lane) -> Outcome:
@@ -152,7 +160,7 @@ class RealBench:
 
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
         """Run as `Bench.run` does. Raises DynotuneError: the unchanged command failed, or the machine."""
-        with self.side.lock:
+        with self.journal.lock:
             self._within.end()
             if phase != "pilot":
                 self.plan()
@@ -164,9 +172,9 @@ class RealBench:
     def elsewhere(self, block: Block, lane: lanes.Lane) -> BlockResult | None:
         found = self._hosts.run(lane.host, block, self.side.go_on) if self._hosts is not None else None
         if found is not None:
-            with self.side.lock:
+            with self.journal.lock:
                 warnings, readback = [*self._study.warnings, *found.warnings], found.readback | self._study.readback
-                self._study = replace(self._study, readback=readback, warnings=warnings)
+                self.journal.update(readback=readback, warnings=list(dict.fromkeys(warnings)))
         return found
 
     def check(self, arm: Arm) -> Trial | None:
@@ -175,6 +183,7 @@ class RealBench:
         if not self._guards.is_known(arm):
             self._watcher.running(f"losses or outputs: {arm.key}")
         found = self._guards.of(arm, min(LIMIT_S, self._time_left_s(arm)))
+        self._keep_checked()
         if found is None or (isinstance(found, Guarded) and found.ok):
             return None
         next(self._numbers)  # the check is one of the trials
@@ -183,9 +192,13 @@ class RealBench:
         detail = found.reason or f"{found.what} differ by {found.difference:.2g} of their size"
         return self._ended(replace(begun, ended="wrong-results", detail=detail))
 
+    def _keep_checked(self) -> None:
+        if (told := self._guards.told) != self._study.guarded:
+            self.journal.update(guarded=told)
+
     def _ended(self, trial: Trial) -> Trial:
         trial = replace(trial, wall_s=self.elapsed_s() - trial.began_s)
-        self._trials.append(trial)
+        self.journal.add(trial)
         return trial
 
     def check_s(self, arm: Arm) -> float:
@@ -206,11 +219,13 @@ class RealBench:
         return self._within.switch(arms, limit_s)
 
     def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf) -> Tested:
-        return self._within.test(arm, plan, error, limit_s, first_s)
+        tested = self._within.test(arm, plan, error, limit_s, first_s)
+        self._keep_checked()
+        return tested
 
     def run_s(self, arm: Arm) -> float:
         for one in (arm, BASELINE):
-            if took_s := [trial.wall_s for trial in self._trials if trial.arm == one.key and counts(trial)]:
+            if took_s := [trial.wall_s for trial in self._study.trials if trial.arm == one.key and counts(trial)]:
                 return statistics.median(took_s)
             if one.key in self._planned_s:
                 return self._planned_s[one.key]
@@ -234,26 +249,13 @@ class RealBench:
     def close(self) -> None:
         if self._wanted and not self._lanes:
             self._notes.say("No runs went side by side: the search ended before any that could.")
+            self.journal.update(lane_notes=self._notes.said)
         self._within.end()
 
     # Values for the study
 
     def elapsed_s(self) -> float:
         return time.monotonic() - self._began_s
-
-    def add_to(self, study: Study) -> Study:
-        mine = self._study
-        return replace(
-            study,
-            run=mine.run,
-            run_s=mine.run_s,
-            unit=mine.unit,
-            step=mine.step,
-            readback=mine.readback,
-            guarded=self._guards.told,
-            lane_notes=self._notes.said,
-            warnings=list(dict.fromkeys([*study.warnings, *mine.warnings])),
-        )
 
     def cautions(self) -> list[str]:
         return cautions.warnings(self._outcomes) + objective.notes(self._study.run.objective, self._outcomes)
@@ -356,8 +358,7 @@ class RealBench:
         wary += cautions.sandbox_warnings(baseline)
         for text in wary:
             self._watcher.warn(text)
-        self._study = replace(
-            self._study,
+        self.journal.update(
             run=replace(
                 self._study.run, warmup_steps=window.warmup_steps or None, window_steps=window.num_steps or None
             ),
@@ -365,7 +366,7 @@ class RealBench:
             whole_epochs=window.whole_epochs,
             unit=objective.unit_of(self._study.run.objective, summary.unit([*self._pilots.values()])),
             step=summary.step(baseline),
-            warnings=[*self._study.warnings, *wary],
+            warnings=list(dict.fromkeys([*self._study.warnings, *wary])),
         )
         run_s = self._own_s(BASELINE.key, baseline)
         self._planned_s = {key: self._own_s(key, outcome, run_s) for key, outcome in self._pilots.items()}
@@ -415,14 +416,16 @@ class RealBench:
     # Progress messages
 
     def _note(self, outcome: Outcome) -> None:
-        with self.side.lock:
+        with self.journal.lock:
             readback = summary.merged_readback(self._study.readback, outcome)
-            self._study = replace(self._study, readback=readback)
+            if readback != self._study.readback:
+                self.journal.update(readback=readback)
             self._outcomes.append(outcome.without_steps)
 
     def _warn(self, text: str) -> None:
         self._watcher.warn(text)
-        self._study = replace(self._study, warnings=[*self._study.warnings, text])
+        if text not in self._study.warnings:
+            self.journal.update(warnings=[*self._study.warnings, text])
 
     def _cache_folder(self, arm: Arm, lane: lanes.Lane = lanes.WHOLE) -> Path:
         """Return the cache folder, shared by arms and lanes unless starts are measured: code is keyed by content."""

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from dynotune import knobs
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import origin
+from dynotune.measure.bench import Journal
 from dynotune.measure.live import Watcher, lanes, machine_lock, refuse_another_machine, shared_facts
 from dynotune.report import Progress, console
 from dynotune.report.study import spent_s
@@ -79,8 +80,11 @@ class Worker:
         if not {one for each in arms for one in each.settings} <= {one.setting for one in study.candidates}:
             raise RecordError(f"Block {block.number} has settings that the study does not try.")
         if self._bench is None:
-            self._bench = RealBench(self.run, self.folder, study, self.watcher, elapsed_s=spent_s(study))
-        work, is_whole = Search(study, self._bench, lambda study: None, self.watcher), True
+            journal = Journal(study)  # the leader stores the study
+            self._bench = RealBench(self.run, self.folder, journal, self.watcher, elapsed_s=spent_s(study))
+        else:
+            self._bench.journal.keep(study)
+        work, is_whole = Search(self._bench, self.watcher), True
         warmed = {str(one.setting) for one in study.candidates if one.needs_warm_cache}
         try:
             for one in [BASELINE, *arms]:

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from dynotune.measure.bench import in_process
 from dynotune.measure.checks import rounding
-from dynotune.measure.comparison import in_process, judge_comparison
+from dynotune.measure.comparison import judge_comparison
 from dynotune.measure.live import Block, TaskRunner, Watcher, switching
 from dynotune.schema.comparison import MIN_PAIRS, Comparison
 from dynotune.schema.facts import Facts

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynotune.measure.bench.pair_plan import plan
 from dynotune.measure.comparison import objective
 from dynotune.measure.comparison.objective import unit_of, value
-from dynotune.measure.comparison.pair_plan import plan
 from dynotune.measure.live import window_plan
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.readiness import FirstStep

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dynotune.measure.comparison.protocol import Interrupted
+from dynotune.measure.bench.protocol import Interrupted
 from dynotune.measure.comparison.stats import judge
 from dynotune.measure.live.request import StartRequest
 from dynotune.measure.startup import conclusions, starting

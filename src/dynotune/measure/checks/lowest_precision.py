@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from dynotune import knobs
 from dynotune.launch import new_run_folder
+from dynotune.measure.bench import protocol
 from dynotune.measure.checks import guard
 from dynotune.measure.checks.readings import Readings
 from dynotune.measure.checks.tolerance import allowed
-from dynotune.measure.comparison import protocol
 from dynotune.measure.live import switching
 from dynotune.measure.live.blocks import mean_of
 from dynotune.measure.live.machine import facts_of

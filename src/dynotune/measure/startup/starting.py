@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
 from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.caches import contents
 from dynotune.launch.process import fresh_folder, origin
+from dynotune.measure.bench.journal import Journal
+from dynotune.measure.bench.protocol import Interrupted
 from dynotune.measure.comparison import summary
-from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.measure.comparison.stats import SequentialResult, judge
 from dynotune.measure.live import cautions, ready_line
 from dynotune.measure.live.live_run import Enough
@@ -121,7 +120,7 @@ def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
 
 
 def resume(folder: Path, now: RunSpec, watcher: StartWatcher, *, budget_s: float | None = None) -> Startup:
-    """Continue the starts in `folder` after the last finished block, as `comparison.protocol.resume` does."""
+    """Continue the starts in `folder` after the last finished block, as `bench.protocol.resume` does."""
     startup = document.read(folder / FILE, Startup)
     if startup.finished:
         return startup
@@ -137,20 +136,30 @@ def resume(folder: Path, now: RunSpec, watcher: StartWatcher, *, budget_s: float
 def _sit(request: StartRequest, folder: Path, watcher: StartWatcher) -> Startup:
     try:
         with machine_lock(request.run, watcher), all_places(folder, request.run.env) as places:
-            return _Attempt(request, folder, document.read(folder / FILE, Startup), watcher, places).run()
+            journal = Journal(document.read(folder / FILE, Startup), folder / FILE)
+            return _Attempt(request, folder, journal, watcher, places).run()
     except KeyboardInterrupt as stopped:
         raise Interrupted(folder) from stopped
 
 
 class _Attempt:
     def __init__(
-        self, request: StartRequest, folder: Path, startup: Startup, watcher: StartWatcher, places: dict[Arm, Places]
+        self,
+        request: StartRequest,
+        folder: Path,
+        journal: Journal[Startup],
+        watcher: StartWatcher,
+        places: dict[Arm, Places],
     ) -> None:
-        self._request, self._folder, self._startup = request, folder, startup
+        self._request, self._folder, self._journal = request, folder, journal
         self._watcher, self._places = watcher, places
         self._began_s = time.monotonic()
         self._enough: dict[Arm, Enough] = {}
         self._warnings: list[str] = []
+
+    @property
+    def _startup(self) -> Startup:
+        return self._journal.document
 
     def run(self) -> Startup:
         try:
@@ -178,7 +187,7 @@ class _Attempt:
         if self._startup.block_s is not None:
             return  # On resuming, the recorded plan stays in force.
         block_s = sum(pilot.value_s for pilot in pilots)
-        self._update(
+        self._journal.update(
             pilots=pilots,
             block_s=block_s,
             step=summary.step(outcome) if outcome.records else "",
@@ -256,10 +265,10 @@ class _Attempt:
         self._warnings += cautions.warnings(outcomes)
         if reasons:
             voided = VoidBlock(number, "; ".join(dict.fromkeys(reasons)), block)
-            self._update(voided=[*self._startup.voided, voided])
+            self._journal.add(voided)
             self._watcher.voided_block(voided)
         else:
-            self._update(blocks=[*self._startup.blocks, block])
+            self._journal.add(block)
             self._watcher.started(block, number=len(self._startup.blocks), max_blocks=self._startup.max_blocks)
 
     def _judged(self, *, ended: bool = False) -> dict[Arm, SequentialResult]:
@@ -281,12 +290,8 @@ class _Attempt:
     def _conclude(self) -> None:
         ratios = [ratio(self._startup.blocks, arm, found) for arm, found in self._judged(ended=True).items()]
         warnings = list(dict.fromkeys([*self._startup.warnings, *self._warnings]))
-        self._update(ratios=ratios, warnings=warnings, warm_caches=str(self._places["warm"].caches))
-        self._update(**conclusions.conclusions(self._startup), finished=True)
-
-    def _update(self, **changes: object) -> None:
-        self._startup = msgspec.structs.replace(self._startup, **changes)
-        document.write(self._folder / FILE, self._startup)
+        self._journal.update(ratios=ratios, warnings=warnings, warm_caches=str(self._places["warm"].caches))
+        self._journal.update(**conclusions.conclusions(self._startup), finished=True)
 
 
 def _pilot_warnings(pilots: Sequence[Start]) -> list[str]:

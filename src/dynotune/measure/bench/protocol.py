@@ -9,7 +9,9 @@ import msgspec
 from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import fresh_folder, origin, variants
-from dynotune.measure.comparison import in_process, launched, objective, pair_plan, summary
+from dynotune.measure.bench import in_process, pair_plan
+from dynotune.measure.bench.journal import Journal
+from dynotune.measure.comparison import launched, objective, summary
 from dynotune.measure.comparison.schedule import orders
 from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison
 from dynotune.measure.live import (
@@ -145,26 +147,37 @@ def _sit(request: CompareRequest, folder: Path, watcher: Watcher, runner: TaskRu
     try:
         with machine_lock(request.run, watcher):
             # Read it only after waiting for the lock: another dynotune may have continued it meanwhile.
-            return _Session(request, folder, document.read(folder / FILE, Comparison), watcher, runner).run()
+            journal = Journal(document.read(folder / FILE, Comparison), folder / FILE)
+            return _Session(request, folder, journal, watcher, runner).run()
     except KeyboardInterrupt as stopped:
         raise Interrupted(folder) from stopped
 
 
 class _Session:
-    """One attempt at a comparison. All data that outlive the attempt are in the comparison itself."""
+    """One attempt at a comparison. All data that outlive the attempt are in the journal's document."""
 
     def __init__(
-        self, request: CompareRequest, folder: Path, comparison: Comparison, watcher: Watcher, runner: TaskRunner | None
+        self,
+        request: CompareRequest,
+        folder: Path,
+        journal: Journal[Comparison],
+        watcher: Watcher,
+        runner: TaskRunner | None,
     ) -> None:
-        self._request, self._folder, self._comparison = request, folder, comparison
+        self._request, self._folder, self._journal = request, folder, journal
         self._watcher, self._runner = watcher, runner
         self._began_s = time.monotonic()
         self._outcomes: list[Outcome] = []
         self._first_steps: dict[ArmName, readiness.FirstStep] = {}
         self._lanes, self._side, self._notes = list[lanes.Lane](), lane_order.SideBySide(), lanes.Notes(watcher)
-        made = [*comparison.pairs, *(one.values for one in comparison.voided if one.values is not None)]
-        num = len(comparison.pairs) + len(comparison.voided)
+        voided = self._comparison.voided
+        made = [*self._comparison.pairs, *(one.values for one in voided if one.values is not None)]
+        num = len(self._comparison.pairs) + len(voided)
         self._numbers = lane_order.numbers(num, (pair.baseline_run for pair in made))
+
+    @property
+    def _comparison(self) -> Comparison:
+        return self._journal.document
 
     def run(self) -> Comparison:
         if _is_over(self._comparison):
@@ -180,8 +193,8 @@ class _Session:
             # The time is too short for fresh pairs; blocks may have an answer already.
             if self._comparison.blocks is None:
                 raise
-            self._update(verdict="undecided", reason=error.message, speedup=None, ci=None)
-            self._keep(launched.stated(self._comparison))
+            self._journal.update(verdict="undecided", reason=error.message, speedup=None, ci=None)
+            self._journal.keep(launched.stated(self._comparison))
         except _ArmFailed as failed:
             self._summarise(failed=failed.arm, num_pairs=len(self._comparison.pairs))
         except DynotuneError as error:
@@ -192,26 +205,26 @@ class _Session:
 
     def _within(self) -> bool:
         """Compare within one live run; return whether that is the answer. Blocks of an interrupted run are repeated."""
-        self._update(pairs=[])
+        self._journal.update(pairs=[])
         switched = " ".join(map(str, self._request.candidate))
         self._watcher.say(f"{switched} can be switched while the command runs: one run compares it, in blocks.")
         found, reason = in_process.compare_within(
-            self._request, self._comparison, self._folder, self._watcher, self._keep, self._runner
+            self._request, self._journal, self._folder, self._watcher, self._runner
         )
         if not reason and self._are_pairs_due(found):
             self._state_by_pairs(found)
             return False
         if not reason:
-            self._keep(launched.proved(found))
+            self._journal.keep(launched.proved(found))
             return True
         left_s = self._left_s()
         if self._request.in_process == "only" or (left_s is not None and left_s < switching.LEAST_S):
-            self._keep(found)
+            self._journal.keep(found)
             reason += ". --in-process never, a larger --budget or a quieter machine may decide."
-            self._update(verdict="undecided", reason=f"Within one run they could not be compared: {reason}")
+            self._journal.update(verdict="undecided", reason=f"Within one run they could not be compared: {reason}")
             return True
         self._watcher.say(f"One run could not compare baseline and candidate: {reason}. Fresh processes compare them.")
-        self._update(pairs=[], within=False)
+        self._journal.update(pairs=[], within=False)
         return False
 
     def _are_pairs_due(self, found: Comparison) -> bool:
@@ -226,14 +239,16 @@ class _Session:
     def _state_by_pairs(self, found: Comparison) -> None:
         seen = words.so_far(found.speedup, found.ci)
         self._watcher.say(f"Within one process: {seen}. Fresh pairs state what a launch gains.")
-        self._comparison = found
-        self._update(
-            verdict=None,
-            pairs=[],
-            within=False,
-            blocks=launched.blocks_answer(found),
-            seen=launched.spread(),
-            max_pairs=min(found.max_pairs, STATING_PAIRS),
+        self._journal.keep(
+            msgspec.structs.replace(
+                found,
+                verdict=None,
+                pairs=[],
+                within=False,
+                blocks=launched.blocks_answer(found),
+                seen=launched.spread(),
+                max_pairs=min(found.max_pairs, STATING_PAIRS),
+            )
         )
 
     # Pilots
@@ -247,7 +262,7 @@ class _Session:
             return self._launch("baseline", f"pilot-lane-{lane.number}", limit, None, lane)
 
         self._lanes = lane_speed.alike(run, self._lanes, outcomes[0], self._side, launch, self._notes)
-        self._update(lane_notes=self._notes.said)
+        self._journal.update(lane_notes=self._notes.said)
         if self._comparison.run_s is not None:
             # On resuming, the recorded plan stays in force, whatever these pilots show. Resuming adds no look.
             return plan_window(self._request.run, outcomes)
@@ -262,7 +277,7 @@ class _Session:
         for caution in wary:
             if caution not in said:
                 self._watcher.warn(caution)
-        self._update(
+        self._journal.update(
             run=msgspec.structs.replace(
                 self._comparison.run, warmup_steps=window.warmup_steps or None, window_steps=window.num_steps or None
             ),
@@ -350,13 +365,13 @@ class _Session:
         except CommandFailed as error:
             raise _ArmFailed(FailedArm(arm, error.command_exit_code, list(error.last_lines), str(folder))) from error
         refuse_rejected(outcome, f"in the {arm}")
-        with self._side.lock:
+        with self._journal.lock:
             self._outcomes.append(outcome.without_steps)
             found = self._comparison
             # If both set a knob, the candidate's value is reported.
             others = {setting.knob for setting in found.candidate_settings} if arm == "baseline" else ()
             readback = summary.merged_readback(found.readback, outcome, others)
-            self._update(readback=readback, set_by=summary.changes_by_program(found, outcome))
+            self._journal.update(readback=readback, set_by=summary.changes_by_program(found, outcome))
         return outcome
 
     # Pairs
@@ -376,9 +391,8 @@ class _Session:
                 if pair is None:
                     judgement = self._judge(ended=True)
                     break
-                with self._side.lock:
-                    self._take(pair)
-        self._keep(launched.stated(judgement.conclude(self._comparison)))
+                self._take(pair)
+        self._journal.keep(launched.stated(judgement.conclude(self._comparison)))
         if not self._comparison.within:
             self._summarise()
 
@@ -387,7 +401,7 @@ class _Session:
         values: dict[ArmName, float] = {}
         runs: dict[ArmName, Outcome] = {}
         for arm in ARMS if first == ARMS[0] else ARMS[::-1]:
-            with self._side.lock:
+            with self._journal.lock:
                 self._watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs, so_far=so_far)
             runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window, lane)
             values[arm] = objective.value(runs[arm], self._request.run.objective, self._comparison.unit)
@@ -397,12 +411,10 @@ class _Session:
         return Voided(number, "; ".join(reasons), pair) if reasons else pair
 
     def _take(self, pair: Pair | Voided) -> None:
+        done = self._journal.add(pair)
         if isinstance(pair, Voided):
-            self._update(voided=[*self._comparison.voided, pair])
             self._watcher.voided(pair)
         else:
-            self._update(pairs=[*self._comparison.pairs, pair])
-            done = self._comparison
             self._watcher.finished(
                 pair, number=len(done.pairs), max_pairs=done.max_pairs, unit=done.unit, objective=done.run.objective
             )
@@ -425,7 +437,7 @@ class _Session:
                     runs[arm].append(summary.read_run(self._folder.parent / run))
                 except RecordError as error:
                     warnings.append(f"left out of what is shown beside the answer: {error.message}")
-        self._update(
+        self._journal.update(
             **answer,
             baseline=summary.arm_summary(runs["baseline"], self._comparison.unit, values[0]),
             candidate=summary.arm_summary(runs["candidate"], self._comparison.unit, values[1]),
@@ -438,14 +450,6 @@ class _Session:
         if self._request.budget_s is None:
             return None
         return self._request.budget_s - (time.monotonic() - self._began_s)
-
-    def _update(self, **changes: object) -> None:
-        with self._side.lock:
-            self._keep(msgspec.structs.replace(self._comparison, **changes))
-
-    def _keep(self, comparison: Comparison) -> None:
-        self._comparison = comparison
-        document.write(self._folder / FILE, comparison)
 
 
 class _ArmFailed(DynotuneError):

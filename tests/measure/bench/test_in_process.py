@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dynotune import knobs
-from dynotune.measure.comparison import in_process, protocol
+from dynotune.measure.bench import in_process, protocol
 from dynotune.measure.live import switching
 from dynotune.measure.live.blocks import Block, Stretch
 from dynotune.measure.live.request import CompareRequest

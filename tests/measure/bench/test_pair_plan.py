@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dynotune.measure.comparison.pair_plan import plan
+from dynotune.measure.bench.pair_plan import plan
 from dynotune.measure.live import cautions
 from dynotune.measure.live.lane_order import most_in_a_lane
 from dynotune.measure.live.outcome import Outcome

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from dynotune import probe
 from dynotune.launch.process import sandbox
-from dynotune.measure.comparison import protocol, schedule
+from dynotune.measure.bench import protocol
+from dynotune.measure.comparison import schedule
 from dynotune.measure.live import lane_speed, lanes
 from dynotune.measure.live.request import CompareRequest
 from dynotune.schema import document
@@ -165,9 +166,9 @@ def test_busy_cores_make_no_pair_void(compare, runs):
 
 
 def test_a_budget_that_one_run_used_up_starts_no_fresh_processes(compare, runs, monkeypatch):
-    def uses_up(request, comparison, folder, watcher, save, runner):
+    def uses_up(request, journal, folder, watcher, runner):
         runs.clock.now_s += 60.0
-        return comparison, "the 60 s given were over"
+        return journal.document, "the 60 s given were over"
 
     monkeypatch.setattr(protocol.in_process, "compare_within", uses_up)
     comparison = compare(candidate=[Setting("host.num_threads", 1)], in_process="auto", budget_s=60.0)
@@ -175,8 +176,8 @@ def test_a_budget_that_one_run_used_up_starts_no_fresh_processes(compare, runs, 
     assert "the 60 s given were over" in comparison.reason
 
 
-def gives_up(request, comparison, folder, watcher, save, runner):
-    return comparison, "it changed the setting"
+def gives_up(request, journal, folder, watcher, runner):
+    return journal.document, "it changed the setting"
 
 
 def test_a_live_run_that_comparisons_share_has_ended_before_a_fresh_process_starts(

@@ -5,13 +5,14 @@ the same group-sequential test judges the blocks. No block needs a start, and bo
 """
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from dynotune import knobs
+from dynotune.measure.bench.journal import Journal
 from dynotune.measure.comparison.stats import SequentialResult, judge_comparison
 from dynotune.measure.live.baseline_shift import why_not_proof
 from dynotune.measure.live.blocks import Block, counts_samples
@@ -60,17 +61,16 @@ def _switched(request: CompareRequest) -> list[Setting]:
 
 def compare_within(
     request: CompareRequest,
-    comparison: Comparison,
+    journal: Journal[Comparison],
     folder: Path,
     watcher: Watcher,
-    save: Callable[[Comparison], None],
     runner: TaskRunner | None = None,
 ) -> tuple[Comparison, str]:
     """Compare candidate and baseline within one live run.
 
     Args:
+        journal: of the comparison; it gets each block.
         folder: folder of the comparison; without a runner, the run's folder is made inside.
-        save: function that is called with the comparison after each block.
         runner: runner of the baseline, whose live run serves further comparisons; None makes a run for this one.
 
     Returns:
@@ -79,7 +79,7 @@ def compare_within(
     Raises CannotRunHere, UsageError: the command or the machine failed, whatever the candidate.
     """
     arm = Candidate(tuple(sorted(_switched(request), key=lambda setting: setting.knob)))
-    told = 0
+    comparison, told = journal.document, 0
 
     def tell(blocks: Sequence[Block]) -> list[Pair]:
         nonlocal comparison, told
@@ -88,8 +88,7 @@ def compare_within(
             watcher.finished(pair, number=number, max_pairs=request.max_pairs, unit=unit, what="block")
         if len(pairs) > told:
             told = len(pairs)
-            comparison = msgspec.structs.replace(comparison, pairs=pairs, unit=unit)
-            save(comparison)
+            comparison = journal.update(pairs=pairs, unit=unit)
         return pairs
 
     def enough(blocks: Mapping[str, list[Block]]) -> bool:

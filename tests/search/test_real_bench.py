@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from dynotune.measure.bench import Journal
-from dynotune.measure.live import lane_speed, lanes, window_plan
+from dynotune.measure.bench import Journal, windows
+from dynotune.measure.live import lane_speed, lanes
 from dynotune.measure.live.switching import SwitchedArms
 from dynotune.measure.live.window_plan import WindowPlan as Window
 from dynotune.schema import document
@@ -22,7 +22,6 @@ from dynotune.schema.study import BaseRecipe, Candidate, Guarded, Study
 from dynotune.search import failures, guards, real_bench, within_run
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.real_bench import RealBench
-from dynotune.search.study_window import study_window
 
 from ..fakes import Clock, Runs, Watcher, disturbed, of_run, raises, spec
 
@@ -269,11 +268,11 @@ def test_a_window_is_not_cut_to_a_sliver_of_what_it_takes_to_get_there(monkeypat
         long = Window(warmup_steps=5, num_steps=1000, start_s=30.0, step_s=0.02)
         return long if budget_s is None else msgspec.structs.replace(long, num_steps=10)
 
-    monkeypatch.setattr(window_plan, "plan_window", plan)
+    monkeypatch.setattr(windows, "plan_window", plan)
     request = spec(cwd=tmp_path, base=tmp_path)
     baseline = SimpleNamespace(records=[])
-    assert study_window(request, baseline, [], 300.0, num_runs=20).window_s == pytest.approx(0.2 * 30.0)
-    assert study_window(request, baseline, [], 3600.0).window_s == pytest.approx(20.0)
+    assert windows.for_search(request, baseline, [], 300.0, num_runs=20).window_s == pytest.approx(0.2 * 30.0)
+    assert windows.for_search(request, baseline, [], 3600.0).window_s == pytest.approx(20.0)
 
 
 def test_where_there_is_time_a_window_is_half_of_what_it_takes_to_get_there(runs, tmp_path):
@@ -293,13 +292,13 @@ def test_a_plan_is_made_of_runs_as_short_as_the_time_left_asks_for(runs, tmp_pat
     bench = bench_in(tmp_path, budget_s=120.0)
     bench.run(BASELINE, "pilot", 0)
     long_s = bench.run_s(BASELINE)
-    planned = real_bench.study_window
+    planned = windows.for_search
 
     def short(request, baseline, others, left_s, **asked):
         assert left_s <= 120.0 and others == []
         return msgspec.structs.replace(planned(request, baseline, others, left_s, **asked), num_steps=10)
 
-    monkeypatch.setattr(real_bench, "study_window", short)
+    monkeypatch.setattr(windows, "for_search", short)
     assert bench.run_s(BASELINE) < long_s - 0.5
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dynotune import probe
 from dynotune.launch.process import fresh_folder
-from dynotune.measure.bench import Journal
+from dynotune.measure.bench import Journal, windows
 from dynotune.measure.checks import guard
 from dynotune.measure.comparison import objective, summary
 from dynotune.measure.live import (
@@ -48,7 +48,6 @@ from dynotune.search.earlier import pilots_on_disk
 from dynotune.search.fit import counts
 from dynotune.search.guards import Guards
 from dynotune.search.running import in_place
-from dynotune.search.study_window import num_runs, study_window
 from dynotune.search.within_run import WithinRun
 
 # A run that the deadline cuts short is lost, so a run that is nearly done may finish.
@@ -61,6 +60,9 @@ NUM_CHECKING_RUNS = 3
 """Runs in a row that a first check of results takes about as long as."""
 SLOWED_BY_CHECKS = 3.0
 """Factor on a step whose results are recorded, or that is computed in float64."""
+NUM_BLOCKS, MOST_ARMS = 2, 8
+NUM_PROVING = 8
+"""Runs of the confirming pairs: with more, windows get so short that noise costs more than runs gain."""
 OUT_OF_TIME = "the time was up before it was done"
 
 
@@ -352,18 +354,18 @@ class RealBench:
         """Fix the window of all runs, from the pilots so far; a window that is fixed does not change."""
         if self._is_planned:
             return
-        window, baseline = self._window(), self._pilots[BASELINE.key]
-        wary = cautions.window_cautions(self._request, window)
-        wary += objective.cautions(self._study.run.objective, window.num_steps)
+        planned, baseline = self._window(), self._pilots[BASELINE.key]
+        wary = cautions.window_cautions(self._request, planned)
+        wary += objective.cautions(self._study.run.objective, planned.num_steps)
         wary += cautions.sandbox_warnings(baseline)
         for text in wary:
             self._watcher.warn(text)
         self.journal.update(
             run=replace(
-                self._study.run, warmup_steps=window.warmup_steps or None, window_steps=window.num_steps or None
+                self._study.run, warmup_steps=planned.warmup_steps or None, window_steps=planned.num_steps or None
             ),
-            run_s=window.run_s,
-            whole_epochs=window.whole_epochs,
+            run_s=planned.run_s,
+            whole_epochs=planned.whole_epochs,
             unit=objective.unit_of(self._study.run.objective, summary.unit([*self._pilots.values()])),
             step=summary.step(baseline),
             warnings=list(dict.fromkeys([*self._study.warnings, *wary])),
@@ -372,8 +374,9 @@ class RealBench:
         self._planned_s = {key: self._own_s(key, outcome, run_s) for key, outcome in self._pilots.items()}
         self._pilots.clear()
         self._watcher.say(
-            f"Each run: {window.warmup_steps} warm-up steps, then {window.num_steps} timed steps; about {run_s:.0f} s."
-            if window.num_steps
+            f"Each run: {planned.warmup_steps} warm-up steps, then {planned.num_steps} timed steps; "
+            f"about {run_s:.0f} s."
+            if planned.num_steps
             else f"Each run ends with its first steps; about {run_s:.0f} s."
         )
 
@@ -383,7 +386,7 @@ class RealBench:
         Lanes shorten the search, not its windows: the runs of a block still follow one another.
         """
         others = [outcome for key, outcome in self._pilots.items() if key != BASELINE.key]
-        return study_window(
+        return windows.for_search(
             self._request,
             self._pilots[BASELINE.key],
             others,
@@ -434,3 +437,9 @@ class RealBench:
 
     def _settings(self, arm: Arm) -> list[Setting]:
         return over(self._study.run.settings, arm.settings)
+
+
+def num_runs(study: Study) -> int:
+    """Return how many runs a study wants: blocks that leave each setting out, and pairs that confirm."""
+    num_settings = sum(one.id not in study.outcomes for one in study.candidates)
+    return NUM_BLOCKS * (min(num_settings, MOST_ARMS) + 2) + NUM_PROVING

@@ -9,7 +9,7 @@ import msgspec
 from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import fresh_folder, origin, variants
-from dynotune.measure.bench import in_process, pair_plan
+from dynotune.measure.bench import in_process, windows
 from dynotune.measure.bench.journal import Journal
 from dynotune.measure.comparison import launched, objective, summary
 from dynotune.measure.comparison.schedule import orders
@@ -302,7 +302,7 @@ class _Session:
         Raises CannotRunHere, UsageError: as for `plan`.
         """
         try:
-            return pair_plan.plan(self._request, outcomes, self._left_s(), num_lanes=len(self._lanes))
+            return windows.for_pairs(self._request, outcomes, self._left_s(), num_lanes=len(self._lanes))
         except UsageError:
             baseline, candidate = outcomes
             at_best = [
@@ -316,7 +316,7 @@ class _Session:
             outcome if found is None else self._pilot(arm, f"pilot-{arm}-warm")
             for arm, outcome, found in zip(ARMS, outcomes, at_best, strict=True)
         ]
-        return pair_plan.plan(self._request, warm, self._left_s(), cold_kept=1.0, num_lanes=len(self._lanes))
+        return windows.for_pairs(self._request, warm, self._left_s(), cold_kept=1.0, num_lanes=len(self._lanes))
 
     def _would_do_warm(self, outcomes: list[Outcome], at_best: list[Outcome | None]) -> bool:
         """Tell whether the budget may be enough with warm caches, counting the pilots' second runs."""
@@ -330,7 +330,7 @@ class _Session:
         )
         warm = [found or outcome for outcome, found in zip(outcomes, at_best, strict=True)]
         try:
-            pair_plan.plan(self._request, warm, left_s - once_more_s, cold_kept=0.0, num_lanes=len(self._lanes))
+            windows.for_pairs(self._request, warm, left_s - once_more_s, cold_kept=0.0, num_lanes=len(self._lanes))
         except UsageError:
             return False
         return True

@@ -26,9 +26,9 @@ from rich.console import Console
 
 from dynotune import knobs
 from dynotune.launch.records import Record
-from dynotune.measure.bench.in_process import Candidate
 from dynotune.measure.live import TaskRunner, checked_facts, machine_lock, placement, switching
 from dynotune.report import Progress
+from dynotune.schema.arm import Arm
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RunSpec
 from dynotune.schema.task import RecordMemory, RecordTrace, Task, TimeWindow
@@ -91,7 +91,7 @@ def timed(run: RunSpec, given: argparse.Namespace, progress: Progress) -> list[d
             do(runner, "recorded", lambda at_step: RecordMemory(at_step=at_step, num_steps=2)),
         )
         for words in ARMS[given.device]:
-            arm = Candidate((knobs.parse(words),))
+            arm = Arm((knobs.parse(words),))
             found = switching.switch_arms(
                 run, [arm], 90.0, folder=run.base, facts=facts, watcher=progress, num_blocks=NUM_BLOCKS,
                 fewest_blocks=1, stretch_s=0.3, runner=runner,

@@ -41,12 +41,12 @@ from dynotune.diagnose.rank_attribution import attributed
 from dynotune.measure.live.switching import switch_arms
 from dynotune.report import Progress
 from dynotune.schema import document
+from dynotune.schema.arm import arm
 from dynotune.schema.attribution import Predicted
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
 from dynotune.schema.run import RunSpec
-from dynotune.search.bench import arm
 from dynotune.trace.readers import reading
 from dynotune.trace.summary import summarise
 

@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.search.simulated import Noise, Recorded, Table, candidate
 
 from dynotune import knobs
+from dynotune.schema.arm import BASELINE, Arm, arm
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended
-from dynotune.search.bench import BASELINE, Arm, arm
 
 NOTHING = 1e-9
 RUN_S = 10.0

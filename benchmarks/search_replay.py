@@ -32,7 +32,7 @@ from hardware import RESULTS, describe
 from search_problems import RUN_S, Problem, best_of, false_wins, few, of_parts, recorded, synthetic
 from tests.search.simulated import Noise, SimulatedBench, Table, candidate, searched, study_of
 
-from dynotune.search.bench import arm
+from dynotune.schema.arm import arm
 
 SDS = (0.005, 0.02, 0.05)
 RUNS = {"synthetic": (18, 30, 60, 120), "few": (12, 18, 30), "parts": (18, 30, 60)}

@@ -25,9 +25,9 @@ from dynotune import knobs
 from dynotune.measure.bench import Journal
 from dynotune.measure.live import facts_of, machine_lock
 from dynotune.probe.facts.host import usable_cpus
+from dynotune.schema.arm import BASELINE, Arm, arm
 from dynotune.schema.run import RunSpec
 from dynotune.schema.study import Candidate, Study
-from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.real_bench import RealBench
 
 MOST_ARMS = 12

@@ -13,10 +13,11 @@ from scipy.special import stdtrit
 from dynotune.measure.bench import Journal
 from dynotune.measure.comparison import judge, orders
 from dynotune.measure.live import lane_order, lanes
+from dynotune.schema.arm import BASELINE, Arm
 from dynotune.schema.comparison import MIN_PAIRS, BaselineShift, Comparison, Pair
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended, Estimate, Guarded, Phase, Study, Trial
-from dynotune.search.bench import BASELINE, Arm, Tested
+from dynotune.search.bench import Tested
 from dynotune.search.study import search
 
 from ..fakes import changed, of_run

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from dynotune.recipes import writing
 from dynotune.report.study.commands import compares
 from dynotune.report.study.rows import saved, tried
+from dynotune.schema.arm import Arm
 from dynotune.schema.recipe import read, text, write
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study, without
-from dynotune.search.bench import Arm, complete, dependants, needed_first
+from dynotune.search.bench import complete, dependants, needed_first
 
 from .simulated import Noise, SimulatedBench, Table, candidate, searched, study_of
 

@@ -13,6 +13,7 @@ from dynotune.measure.live import lane_speed, lanes
 from dynotune.measure.live.switching import SwitchedArms
 from dynotune.measure.live.window_plan import WindowPlan as Window
 from dynotune.schema import document
+from dynotune.schema.arm import BASELINE, arm
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Header, Recipe
@@ -20,7 +21,6 @@ from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import BaseRecipe, Candidate, Guarded, Study
 from dynotune.search import failures, guards, real_bench, within_run
-from dynotune.search.bench import BASELINE, arm
 from dynotune.search.real_bench import RealBench
 
 from ..fakes import Clock, Runs, Watcher, disturbed, of_run, raises, spec

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from dynotune.measure.bench import Journal
 from dynotune.measure.live import lanes
 from dynotune.schema import document
+from dynotune.schema.arm import BASELINE, arm
 from dynotune.schema.comparison import MAX_PAIRS
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Ended, Study
-from dynotune.search.bench import BASELINE, arm
 from dynotune.search.outcomes import _single
 from dynotune.search.prune import _affordable_blocks
 from dynotune.search.running import Search

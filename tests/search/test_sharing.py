@@ -15,11 +15,11 @@ from dynotune.measure.bench import Journal
 from dynotune.measure.comparison import orders
 from dynotune.measure.live import lane_order, lanes
 from dynotune.schema import document
+from dynotune.schema.arm import BASELINE, arm
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Block, BlockResult
 from dynotune.search import confirmation, sharing, tune
-from dynotune.search.bench import BASELINE, arm
 from dynotune.search.running import LOST, OutOfTime, Search
 
 from ..fakes import changed, spec

@@ -1,6 +1,5 @@
 """The interface between a search and the machine: run an arm, and return the result."""
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -9,26 +8,10 @@ import msgspec
 
 from dynotune.measure.bench import Journal
 from dynotune.measure.live import lane_order, lanes
-from dynotune.schema.arm import arm_key
+from dynotune.schema.arm import Arm
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Block, BlockResult, Candidate, Estimate, Phase, Study, Trial
-
-
-class Arm(msgspec.Struct, frozen=True):
-    """A set of settings, at most one value per knob, sorted by knob; the empty set is the baseline."""
-
-    settings: tuple[Setting, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """Return the settings as text: `dynotune.schema.arm.ids_of` reads the same settings from it."""
-        return arm_key(self.settings)
-
-    @property
-    def short_name(self) -> str:
-        """Shorten the key to the largest length of a folder's name."""
-        return hashlib.sha256(self.key.encode()).hexdigest()[:16] if self.settings else "baseline"
 
 
 class Tested(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,15 +28,6 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     blamed: tuple[str, ...] = ()
     unsuited: tuple[str, ...] = ()
-
-
-BASELINE = Arm()
-
-
-def arm(settings: Iterable[Setting]) -> Arm:
-    """Make an arm; if a knob occurs twice, the last value counts."""
-    by_knob = {setting.knob: setting for setting in settings}
-    return Arm(tuple(by_knob[knob] for knob in sorted(by_knob)))
 
 
 # A DataLoader without workers has nothing to prefetch: a setting of `loader.prefetch_factor` names the candidates of

@@ -4,11 +4,11 @@ import itertools
 import math
 
 from dynotune.measure.comparison import POWER_Z, launched
+from dynotune.schema.arm import arm
 from dynotune.schema.comparison import MAX_PAIRS, Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study, Trial
 from dynotune.search import words
-from dynotune.search.bench import arm
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import CONFIDENCE, counts, value_of
 from dynotune.search.outcomes import FAILURES, LATE, observed_gain, outcome_of

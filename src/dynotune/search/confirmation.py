@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dynotune.measure.comparison import judge_comparison, launched, orders
 from dynotune.measure.live import lane_order, lanes
+from dynotune.schema.arm import BASELINE, Arm, arm
 from dynotune.schema.comparison import (
     MAX_PAIRS,
     PRECISION,
@@ -24,7 +25,6 @@ from dynotune.schema.comparison import (
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Trial
 from dynotune.search import words
-from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Fit, value_of
 from dynotune.search.running import OutOfTime, Search, gave_nothing
 from dynotune.search.switch import faster_within

@@ -35,7 +35,7 @@ from dynotune.measure.live import (
     window_plan,
 )
 from dynotune.probe.facts import num_oom_kills
-from dynotune.schema.arm import ids_of
+from dynotune.schema.arm import BASELINE, Arm, ids_of
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
@@ -43,7 +43,7 @@ from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting, batches_ahead, over
 from dynotune.schema.study import Block, BlockResult, Estimate, Guarded, Phase, Study, Trial
 from dynotune.search import failures
-from dynotune.search.bench import BASELINE, Arm, Hosts, Tested
+from dynotune.search.bench import Hosts, Tested
 from dynotune.search.earlier import pilots_on_disk
 from dynotune.search.fit import counts
 from dynotune.search.guards import Guards

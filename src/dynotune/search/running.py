@@ -9,10 +9,11 @@ from functools import partial
 from msgspec.structs import replace
 
 from dynotune.measure.live import Watcher, lanes
+from dynotune.schema.arm import BASELINE, Arm, arm
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, RecordError
 from dynotune.schema.study import Block, Candidate, CandidateOutcome, Ended, Estimate, OutcomeKind, Phase, Study, Trial
-from dynotune.search.bench import BASELINE, Arm, Bench, arm
+from dynotune.search.bench import Bench
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import Gain, counts
 from dynotune.search.results import NO_TIME

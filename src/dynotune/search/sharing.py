@@ -24,11 +24,11 @@ from dynotune.measure.live import Watcher, lanes, machine_lock, refuse_another_m
 from dynotune.report import Progress, console
 from dynotune.report.study import spent_s
 from dynotune.schema import document, redaction
+from dynotune.schema.arm import BASELINE, arm
 from dynotune.schema.errors import RecordError, UsageError
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Block, BlockResult, Study
-from dynotune.search.bench import BASELINE, arm
 from dynotune.search.real_bench import RealBench
 from dynotune.search.running import OutOfTime, Search
 

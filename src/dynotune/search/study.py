@@ -12,8 +12,9 @@ Every decision is stored in the study before the next run, so an interrupted sea
 import math
 
 from dynotune.measure.live import Watcher
+from dynotune.schema.arm import arm
 from dynotune.schema.study import Candidate, CandidateOutcome, Study
-from dynotune.search.bench import Bench, arm
+from dynotune.search.bench import Bench
 from dynotune.search.bounds import bound_log, worth_trying
 from dynotune.search.conclusion import conclude
 from dynotune.search.confirmation import confirm

@@ -32,6 +32,7 @@ from dynotune.report.page import html
 from dynotune.report.study import long_time, spent_s
 from dynotune.schema import document, errors, resumption
 from dynotune.schema import recipe as recipe_file
+from dynotune.schema.arm import BASELINE, arm
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.comparison import MARGIN
 from dynotune.schema.diagnosis import Diagnosis, UpperBound
@@ -42,7 +43,7 @@ from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import BaseRecipe, BreakEven, Study
 from dynotune.search import asked, sharing
-from dynotune.search.bench import BASELINE, Hosts, arm
+from dynotune.search.bench import Hosts
 from dynotune.search.candidates import Machine, offered, refusal, refuse_unfit
 from dynotune.search.earlier import DIAGNOSIS, plain_pilot
 from dynotune.search.outcomes import FAILURES

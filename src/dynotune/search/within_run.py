@@ -11,11 +11,12 @@ from dynotune.measure.bench import in_process
 from dynotune.measure.checks import rounding
 from dynotune.measure.comparison import judge_comparison
 from dynotune.measure.live import Block, TaskRunner, Watcher, switching
+from dynotune.schema.arm import Arm
 from dynotune.schema.comparison import MIN_PAIRS, Comparison
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import RunSpec
 from dynotune.schema.study import Estimate
-from dynotune.search.bench import Arm, Tested
+from dynotune.search.bench import Tested
 from dynotune.search.guards import Guards
 from dynotune.text import words
 

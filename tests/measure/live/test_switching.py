@@ -24,8 +24,7 @@ from dynotune.measure.checks import guard
 from dynotune.measure.live import switching
 from dynotune.measure.live.blocks import Block, Stretch, why_left_behind
 from dynotune.measure.live.switching import HAS_ALREADY, SwitchedArms, estimate, switch_arms
-from dynotune.schema.arm import ids_of
-from dynotune.search.bench import arm
+from dynotune.schema.arm import arm, ids_of
 
 from ...fakes import Watcher, record, spec
 

@@ -19,7 +19,7 @@ from dynotune.measure.live.blocks import Block, counts_samples
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.switching import HAS_ALREADY, SwitchedArms, switch_arms
 from dynotune.measure.live.task_runner import TaskRunner
-from dynotune.schema.arm import arm_key
+from dynotune.schema.arm import arm as arm_of
 from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Comparison, Pair
 from dynotune.schema.run import LIMIT_S
 from dynotune.schema.setting import Setting
@@ -27,16 +27,6 @@ from dynotune.text import words
 
 STRETCH_S = 0.5  # longer than a stretch that only ranks candidates, because a verdict depends on it
 FEWEST_BLOCKS = 4  # fewer blocks do not allow an estimate of the noise
-
-
-class Candidate(msgspec.Struct, frozen=True):
-    """The settings that are switched on and off; the baseline runs with the remaining settings."""
-
-    settings: tuple[Setting, ...]
-
-    @property
-    def key(self) -> str:
-        return arm_key(self.settings)
 
 
 def why_not(request: CompareRequest) -> str:
@@ -78,7 +68,7 @@ def compare_within(
 
     Raises CannotRunHere, UsageError: the command or the machine failed, whatever the candidate.
     """
-    arm = Candidate(tuple(sorted(_switched(request), key=lambda setting: setting.knob)))
+    arm = arm_of(_switched(request))
     comparison, told = journal.document, 0
 
     def tell(blocks: Sequence[Block]) -> list[Pair]:

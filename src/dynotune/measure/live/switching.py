@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -25,11 +25,11 @@ from dynotune.measure.live.placement import earliest, past_epoch_begin, recent_s
 from dynotune.measure.live.request import Watcher
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.measure.live.window_plan import epoch_steps
+from dynotune.schema.arm import Arm
 from dynotune.schema.comparison import BaselineShift
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import RunSpec
-from dynotune.schema.setting import Setting
 from dynotune.schema.study import Estimate
 from dynotune.schema.task import SwitchArms, TimeWindow
 
@@ -47,16 +47,6 @@ CRASHED = "the program ended with an error while it was on"
 HAS_ALREADY = "the program has it already"
 """The agent's reason for giving up a candidate that would change nothing."""
 _BY_ARM = ("blocks", "given_up", "blamed", "unsuited", "results", "shifts")
-
-
-class Arm(Protocol):
-    """Protocol with the fields of `search.bench.Arm` that this module needs."""
-
-    @property
-    def settings(self) -> tuple[Setting, ...]: ...
-
-    @property
-    def key(self) -> str: ...
 
 
 class SwitchedArms(msgspec.Struct, frozen=True, kw_only=True):

@@ -130,9 +130,16 @@ def test_arms_share_what_was_compiled(bench, runs):
 
 def test_why_nothing_could_be_compared_within_one_process_is_said(bench, monkeypatch):
     key = FAST.key
+
+    class Nothing:
+        def __iter__(self):
+            return iter([])
+
+        def found(self):
+            return found
+
     found = SwitchedArms(given_up={key: "the 20 s given were over"}, reason="the 20 s given were over")
-    monkeypatch.setattr(within_run.switching, "switch_arms", lambda *given, **more: found)
-    monkeypatch.setattr(within_run.TaskRunner, "start", lambda runner: None)
+    monkeypatch.setattr(within_run.Live, "turns", lambda *given: Nothing())
     assert bench.switch([FAST], 20.0) == []
     assert [text for text in bench._watcher.said if "the 20 s given were over." in text]
 

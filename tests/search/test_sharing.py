@@ -16,6 +16,7 @@ from dynotune.measure.comparison import orders
 from dynotune.measure.live import lane_order, lanes
 from dynotune.schema import document
 from dynotune.schema.arm import BASELINE, arm
+from dynotune.schema.comparison import Voided
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Block, BlockResult
@@ -157,9 +158,10 @@ def test_a_host_that_has_no_time_left_ends_the_search_with_what_it_measured():
 
 
 def test_a_pair_of_which_a_run_is_disturbed_ends_there_too():
-    work = begun(bench=SimulatedBench(TABLE, void_runs=[1]))
-    ran = confirmation._pair(work, "candidate", arm([A.setting]), HERE, 1)
-    assert list(ran) == ["candidate"]
+    work, candidate = begun(bench=SimulatedBench(TABLE, void_runs=[1])), arm([A.setting])
+    work.update(confirmed=work.comparison(candidate))
+    assert isinstance(confirmation._Pairs(work, candidate).turn("candidate", HERE), Voided)
+    assert [one.arm for one in work.study.trials] == [candidate.key]
 
 
 def test_a_study_has_a_name_of_its_command_that_is_the_same_on_every_host():

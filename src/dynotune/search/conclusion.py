@@ -58,7 +58,7 @@ def _wants_time(study: Study) -> bool:
 def _answer(work: Search) -> Comparison | None:
     """Return the answer of fresh pairs, or of the blocks before them if these pairs decided nothing."""
     study = work.study
-    confirmed = None if study.confirmed is None else launched.stated(study.confirmed)
+    confirmed = study.confirmed
     if confirmed is not None and (confirmed.verdict not in (None, "undecided") or confirmed.blocks is not None):
         return confirmed
     right = [one for one in faster_within(study) if are_right(study, one.candidate_settings)]

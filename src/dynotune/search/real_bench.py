@@ -18,9 +18,11 @@ from dynotune.measure.comparison import objective, summary
 from dynotune.measure.live import (
     COLD_KEPT,
     FirstStep,
+    Live,
     Outcome,
     Steadiness,
     TaskRunner,
+    TurnsPlan,
     Watcher,
     WindowPlan,
     cautions,
@@ -31,7 +33,6 @@ from dynotune.measure.live import (
     readiness,
     refuse_impossible,
     run_settings,
-    switching,
     window_plan,
 )
 from dynotune.probe.facts import num_oom_kills
@@ -106,16 +107,15 @@ class RealBench:
         self._turn = threading.Lock() if hosts is not None else contextlib.nullcontext()
         self._num_runs = num_runs(study)
         self._guards = Guards(self._request, folder / "guard", study.facts, study.guarded)
-        self._within = WithinRun(
-            self._request,
+        self._live = Live(
+            request,
             folder / "switched",
             study.facts,
             watcher,
-            self._guards,
             cache_folder=self._cache_folder(BASELINE),
-            left_s=self.left_s,
             runner=runner,
         )
+        self._within = WithinRun(self._live, self._guards, self.left_s)
         self._pilots: dict[str, Outcome] = {}
         self._planned_s: dict[str, float] = {}
         self._outcomes: list[Outcome] = []
@@ -149,7 +149,7 @@ class RealBench:
                 why = "the command as it is has no run to compare lanes with" if alone is None else why
                 self._notes.say(f"Runs go one after another: {why}.")
             elif alone is not None:
-                self._within.end()
+                self._live.end()
                 launch, run = self._lane_pilot, self._request
                 self._lanes = lane_speed.alike(run, self._wanted, alone, self.side, launch, self._notes)
             if self._notes.said != self._study.lane_notes:
@@ -163,7 +163,7 @@ class RealBench:
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
         """Run as `Bench.run` does. Raises DynotuneError: the unchanged command failed, or the machine."""
         with self.journal.lock:
-            self._within.end()
+            self._live.end()
             if phase != "pilot":
                 self.plan()
             name = f"{next(self._numbers):04d}-{phase}"
@@ -180,7 +180,7 @@ class RealBench:
         return found
 
     def check(self, arm: Arm) -> Trial | None:
-        self._within.end()
+        self._live.end()
         begun = Trial(arm=arm.key, phase="pilot", block=0, ended="unchecked", began_s=self.elapsed_s())
         if not self._guards.is_known(arm):
             self._watcher.running(f"losses or outputs: {arm.key}")
@@ -243,7 +243,8 @@ class RealBench:
         if self._within.block_s is not None:
             return self._within.block_s
         steps = self._study.diagnosis.steps if not isinstance(self._study.diagnosis, Unknown) else Unknown("")
-        return STEPS_OF_A_BLOCK * (0.0 if isinstance(steps, Unknown) else steps.median_step_s) + 4 * switching.STRETCH_S
+        step_s = 0.0 if isinstance(steps, Unknown) else steps.median_step_s
+        return STEPS_OF_A_BLOCK * step_s + 4 * TurnsPlan().stretch_s
 
     def left_s(self) -> float:
         return self._budget_s - self.elapsed_s()
@@ -252,7 +253,7 @@ class RealBench:
         if self._wanted and not self._lanes:
             self._notes.say("No runs went side by side: the search ended before any that could.")
             self.journal.update(lane_notes=self._notes.said)
-        self._within.end()
+        self._live.__exit__()
 
     # Values for the study
 

@@ -1,12 +1,13 @@
 """The one runner of comparisons: arms take turns, in fresh processes or in blocks within one run.
 
-`protocol` runs or resumes a comparison, `in_process` compares within one live run, and `windows` plans the window
-of fresh runs. `journal` owns the document of what is being measured.
+`protocol` runs or resumes a comparison. `settle` decides it: within one run where that is valid (`in_process`), and by
+fresh pairs, which `bench` makes with the window that `windows` plans. `journal` owns the document of what is measured.
 
 `measure.live` makes the runs, and `measure.comparison` says what they mean.
 """
 
 from dynotune.measure.bench.journal import Journal
 from dynotune.measure.bench.protocol import Interrupted
+from dynotune.measure.bench.settle import NoPair, fresh_pairs
 
-__all__ = ["Interrupted", "Journal", "in_process", "protocol", "windows"]
+__all__ = ["Interrupted", "Journal", "NoPair", "fresh_pairs", "in_process", "protocol", "windows"]

@@ -5,8 +5,7 @@ the same group-sequential test judges the blocks. No block needs a start, and bo
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -17,8 +16,8 @@ from dynotune.measure.comparison.stats import SequentialResult, judge_comparison
 from dynotune.measure.live.baseline_shift import why_not_proof
 from dynotune.measure.live.blocks import Block, counts_samples
 from dynotune.measure.live.request import CompareRequest, Watcher
-from dynotune.measure.live.switching import HAS_ALREADY, SwitchedArms, switch_arms
-from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.measure.live.switching import HAS_ALREADY, SwitchedArms
+from dynotune.measure.live.turns import Live, TurnsPlan
 from dynotune.schema.arm import arm as arm_of
 from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Comparison, Pair
 from dynotune.schema.run import LIMIT_S
@@ -50,69 +49,55 @@ def _switched(request: CompareRequest) -> list[Setting]:
 
 
 def compare_within(
-    request: CompareRequest,
-    journal: Journal[Comparison],
-    folder: Path,
-    watcher: Watcher,
-    runner: TaskRunner | None = None,
+    request: CompareRequest, journal: Journal[Comparison], live: Live, watcher: Watcher
 ) -> tuple[Comparison, str]:
-    """Compare candidate and baseline within one live run.
+    """Compare candidate and baseline within one live run, until the blocks have a verdict or the time is up.
 
-    Args:
-        journal: of the comparison; it gets each block.
-        folder: folder of the comparison; without a runner, the run's folder is made inside.
-        runner: runner of the baseline, whose live run serves further comparisons; None makes a run for this one.
+    `journal`: of the comparison; it gets each block. `live`: live run of the baseline.
 
     Returns:
         The comparison with its verdict and blocks, and the reason if no verdict was possible within one run.
 
     Raises CannotRunHere, UsageError: the command or the machine failed, whatever the candidate.
     """
-    arm = arm_of(_switched(request))
-    comparison, told = journal.document, 0
-
-    def tell(blocks: Sequence[Block]) -> list[Pair]:
-        nonlocal comparison, told
-        pairs, unit = pairs_of(blocks), unit_of(blocks)
-        for number, pair in enumerate(pairs[told:], told + 1):
-            watcher.finished(pair, number=number, max_pairs=request.max_pairs, unit=unit, what="block")
-        if len(pairs) > told:
-            told = len(pairs)
-            comparison = journal.update(pairs=pairs, unit=unit)
-        return pairs
-
-    def enough(blocks: Mapping[str, list[Block]]) -> bool:
-        pairs = tell(blocks[arm.key])
-        judgement = judge_comparison(comparison, pairs, precision=PRECISION)
+    arm, most = arm_of(_switched(request)), request.max_pairs
+    plan = TurnsPlan(num_blocks=most, fewest_blocks=1, stretch_s=STRETCH_S, again=True)
+    turns = live.turns([arm], request.budget_s or request.run.timeout_s or LIMIT_S, plan)
+    num = 0
+    for blocks in turns:
+        pairs = pairs_of(blocks[arm.key])
+        if len(pairs) > num:
+            num = _told(pairs, num, unit_of(blocks[arm.key]), most, watcher)
+            journal.update(pairs=pairs, unit=unit_of(blocks[arm.key]))
+        judgement = judge_comparison(journal.document, pairs, precision=PRECISION)
         known = words.so_far(judgement.speedup, judgement.ci)
-        watcher.running(f"block {len(pairs) + 1} of at most {request.max_pairs}" + (f"; {known}" if known else ""))
-        return bool(pairs) and judgement.finished
-
-    found = switch_arms(
-        request.run,
-        [arm],
-        request.budget_s or request.run.timeout_s or LIMIT_S,
-        folder=folder,
-        facts=comparison.facts,
-        watcher=watcher,
-        num_blocks=request.max_pairs,
-        fewest_blocks=1,
-        stretch_s=STRETCH_S,
-        runner=runner,
-        enough=enough,
-    )
+        watcher.running(f"block {len(pairs) + 1} of at most {most}" + (f"; {known}" if known else ""))
+        if pairs and judgement.finished:
+            break
+    found = turns.found()
     if found.given_up.get(arm.key) == HAS_ALREADY:
         reason = f"The program has {arm.key} already, so baseline and candidate are the same."
-        return msgspec.structs.replace(comparison, verdict="same", reason=reason, step=found.step), ""
-    blocks = found.blocks.get(arm.key, [])
-    pairs = tell(blocks)
+        return msgspec.structs.replace(journal.document, verdict="same", reason=reason, step=found.step), ""
+    blocks_so_far = found.blocks.get(arm.key, [])
+    pairs = pairs_of(blocks_so_far)
+    if len(pairs) > num:
+        _told(pairs, num, unit_of(blocks_so_far), most, watcher)
+        journal.update(pairs=pairs, unit=unit_of(blocks_so_far))
+    comparison = journal.document
     judgement = judge_comparison(comparison, pairs, precision=PRECISION, ended=True)
-    too_few = len(pairs) < min(FEWEST_BLOCKS, request.max_pairs)
+    too_few = len(pairs) < min(FEWEST_BLOCKS, most)
     if arm.key in found.given_up or (judgement.verdict == "undecided" and too_few):
         few = f"only {len(pairs)} blocks count: {found.reason or 'the others were not whole'}"
         kept = concluded(comparison, found, arm.key, pairs, judgement) if pairs else comparison
         return kept, found.given_up.get(arm.key) or few
     return concluded(comparison, found, arm.key, pairs, judgement), ""
+
+
+def _told(pairs: Sequence[Pair], num: int, unit: Literal["sample", "step"], most: int, watcher: Watcher) -> int:
+    """Tell the user of the blocks from number `num` on; return how many there are."""
+    for number, pair in enumerate(pairs[num:], num + 1):
+        watcher.finished(pair, number=number, max_pairs=most, unit=unit, what="block")
+    return len(pairs)
 
 
 def unit_of(blocks: Sequence[Block]) -> Literal["sample", "step"]:

@@ -2,7 +2,7 @@
 
 import threading
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -49,10 +49,29 @@ class Journal(Generic[D]):
     def update(self, **changes: object) -> D:
         """Change fields of the document, and return it. Raises CannotRunHere: as `keep`."""
         with self.lock:
-            return self.keep(msgspec.structs.replace(self._document, **changes))
+            return self.keep(msgspec.structs.replace(self.document, **changes))
+
+    def part(self, name: str) -> "Part":
+        """Return the journal of a document that is the field `name` of this one."""
+        return Part(self, name)
 
     def add(self, measured: msgspec.Struct) -> D:
         """Add a trial, a pair, a block of starts or a void one, and return the document. CannotRunHere: as `keep`."""
         name = _LIST_OF[type(measured)]
         with self.lock:
-            return self.update(**{name: [*getattr(self._document, name), measured]})
+            return self.update(**{name: [*getattr(self.document, name), measured]})
+
+
+class Part(Journal[Any]):
+    """The journal of a document within another one, which is stored with the whole."""
+
+    def __init__(self, whole: Journal[Any], name: str) -> None:
+        self.lock, self._whole, self._name = whole.lock, whole, name
+
+    @property
+    def document(self) -> Any:
+        return getattr(self._whole.document, self._name)
+
+    def keep(self, document_: Any) -> Any:
+        self._whole.update(**{self._name: document_})
+        return document_

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from dynotune import fleet, knobs, probe
+from dynotune import fleet, probe
 from dynotune.diagnose import LiveDiagnosis, conclude, gather
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import origin
-from dynotune.measure.bench import Interrupted
+from dynotune.measure.bench import Interrupted, preflight
 from dynotune.measure.comparison import MeasuredRun, objective, pays_off, read_run
 from dynotune.measure.live import (
     SYNCHRONISED,
@@ -24,7 +24,6 @@ from dynotune.measure.live import (
     lanes,
     machine_lock,
     refuse_another_machine,
-    refuse_impossible,
     shared_facts,
 )
 from dynotune.recipes import checking, recipe_of
@@ -114,20 +113,14 @@ def tune(
         asked.refuse_rounding(words)
     run = replace(given, settings=[*given.settings, *asked.first_values(words, given.settings)])
     facts = facts_of(run)
-    for setting in run.settings:
-        knobs.check_applies(setting, facts)
-    refuse_impossible(run, run.settings, facts)
+    wary = preflight(run, {"baseline": run.settings}, facts, asked=words.settings)
     if request.base_recipe is not None:
         first, file = request.base_recipe.recipe, Path(request.base_recipe.file).name
         for text in (*map(str, checking.differences(first, facts, run.command)), *checking.unproved(first)):
             watcher.warn(formats.plain(f"{file}: {text}."))
-    for setting in run.settings:
-        if caution := knobs.caution(setting, facts):
-            watcher.warn(caution)
-    for caution in refuse_unfit(words, Machine(facts=facts, env=run.env, refused=refusal(run, facts))):
+    wary += refuse_unfit(words, Machine(facts=facts, env=run.env, refused=refusal(run, facts)))
+    for caution in wary:
         watcher.warn(caution)
-    objective.refuse_impossible(run)
-    lanes.refuse_impossible(run, [*run.settings, *words.settings])
     if (store is not None) + bool(ray) + (run.lanes != 1) > 1:
         raise UsageError("--lanes, --ray and --storage do not go together.", hint="Choose one of them.")
     if store is not None or ray:

@@ -6,17 +6,13 @@ from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import origin, variants
 from dynotune.measure.bench import in_process
-from dynotune.measure.bench.bench import ARMS, Bench
+from dynotune.measure.bench.bench import Bench
 from dynotune.measure.bench.journal import Journal
+from dynotune.measure.bench.refusals import preflight
 from dynotune.measure.bench.settle import settle
 from dynotune.measure.comparison import objective
 from dynotune.measure.comparison.stats import SequentialResult, judge, judge_comparison
-from dynotune.measure.live import (
-    cautions,
-    lanes,
-)
-from dynotune.measure.live.arm_run import refuse_impossible
-from dynotune.measure.live.machine import check, facts_of, refuse_another_machine
+from dynotune.measure.live.machine import facts_of, refuse_another_machine
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.reservation import machine_lock
 from dynotune.measure.live.turns import Live
@@ -49,11 +45,7 @@ def compare(request: CompareRequest, watcher: Watcher, *, live: Live | None = No
     run = request.run
     variants.refuse_missing(request.candidate, run.settings)
     facts = facts_of(run, request.candidate)
-    check([*request.candidate, *run.settings], facts, watcher)
-    for arm in ARMS:
-        refuse_impossible(run, request.arm(arm), facts)
-    objective.refuse_impossible(run)
-    lanes.refuse_impossible(run, [*request.candidate, *run.settings])
+    wary = preflight(run, request.arms, facts)
     reason = in_process.why_not(request)
     if request.in_process == "only" and reason:
         raise UsageError(
@@ -61,7 +53,6 @@ def compare(request: CompareRequest, watcher: Watcher, *, live: Live | None = No
             hint="Leave --in-process out: fresh processes compare them.",
         )
     folder = new_run_folder(run.base)
-    wary = [*cautions.cache_cautions(request), *cautions.launch_cautions(request, facts)]
     for caution in wary:
         watcher.warn(caution)
     comparison = Comparison(

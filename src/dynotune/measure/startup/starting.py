@@ -13,10 +13,11 @@ from dynotune.launch import new_run_folder
 from dynotune.launch.caches import contents
 from dynotune.launch.process import fresh_folder, origin
 from dynotune.measure.bench.journal import Journal
+from dynotune.measure.bench.refusals import preflight
 from dynotune.measure.bench.protocol import Interrupted
 from dynotune.measure.comparison import summary
 from dynotune.measure.comparison.stats import SequentialResult, judge
-from dynotune.measure.live import cautions, ready_line
+from dynotune.measure.live import cautions
 from dynotune.measure.live.live_run import Enough
 from dynotune.measure.live.machine import facts_of, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome
@@ -101,9 +102,9 @@ def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
     """
     judge([], margin=request.margin, max_pairs=request.max_blocks)  # raises UsageError for a number out of range
     run = request.run
-    if run.ready_pattern is not None:
-        ready_line.pattern(run.ready_pattern)
     facts = facts_of(run)
+    for caution in preflight(run, {"baseline": run.settings}, facts):
+        watcher.warn(caution)
     own = contents.sizes(run.env, run.cwd)
     folder = new_run_folder(run.base)
     startup = Startup(

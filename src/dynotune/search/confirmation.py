@@ -106,7 +106,7 @@ class _Pairs:
     def all_lanes(self) -> list[lanes.Lane]:
         return self._work.bench.all_lanes()
 
-    def most_pairs(self) -> float:
+    def most_turns(self) -> float:
         """Return no limit: each run of a pair begins only if it fits into the time."""
         return math.inf
 
@@ -116,14 +116,14 @@ class _Pairs:
     def tell(self, pair: Pair | Voided) -> None:
         """Say nothing: the runs of the pair were told."""
 
-    def turn(self, first: ArmName, lane: lanes.Lane) -> Pair | Voided | None:
+    def turn(self, order: ArmName, lane: lanes.Lane) -> Pair | Voided | None:
         """Run both arms in the lane; a run that does not count ends the pair, since a next pair uses the time better.
 
         Raises NoPair: a run failed; or it did not end in the time, and too few pairs are left without it.
         """
         work, block = self._work, next(self._blocks)
         in_turn: list[tuple[ArmName, Arm]] = [("baseline", BASELINE), ("candidate", self._candidate)]
-        ordered = in_turn if first == "baseline" else in_turn[::-1]
+        ordered = in_turn if order == "baseline" else in_turn[::-1]
         try:
             work.in_turn([one for _, one in ordered], "confirm", block, lane, repeats=0)
         except OutOfTime:
@@ -142,7 +142,7 @@ class _Pairs:
         if last.void:
             return void
         baseline, other = ran[BASELINE.key], ran[self._candidate.key]
-        return Pair(first, value_of(baseline), value_of(other), baseline.run, other.run, baseline.lane)
+        return Pair(order, value_of(baseline), value_of(other), baseline.run, other.run, baseline.lane)
 
 
 def _summary(work: Search, comparison: Comparison, key: str, values: list[float]) -> ArmSummary:

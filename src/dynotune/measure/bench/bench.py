@@ -218,7 +218,7 @@ class Bench:
         self.window()
         return self._lanes
 
-    def most_pairs(self) -> float:
+    def most_turns(self) -> float:
         left_s = self.left_s()
         return math.inf if left_s is None else left_s // (2 * self.window().run_s)
 
@@ -234,8 +234,8 @@ class Bench:
                 pair, number=len(done.pairs), max_pairs=done.max_pairs, unit=done.unit, objective=done.run.objective
             )
 
-    def turn(self, first: ArmName, lane: lanes.Lane) -> Pair | Voided:
-        """Run both arms, `first` first, in fresh processes of the lane.
+    def turn(self, order: ArmName, lane: lanes.Lane) -> Pair | Voided:
+        """Run both arms, `order` first, in fresh processes of the lane.
 
         Raises ArmFailed, CannotRunHere: as `window`.
         """
@@ -243,13 +243,13 @@ class Bench:
         limit = time_limit.limit_s(self.request.run, window.run_s)
         values: dict[ArmName, float] = {}
         runs: dict[ArmName, Outcome] = {}
-        for arm in ARMS if first == ARMS[0] else ARMS[::-1]:
+        for arm in ARMS if order == ARMS[0] else ARMS[::-1]:
             with self.journal.lock:
                 self.watcher.running_arm(arm, pair=number, max_pairs=self._comparison.max_pairs, so_far=self._so_far)
             runs[arm] = self._launch(arm, f"{number:03d}-{arm}", limit, window, lane)
             values[arm] = objective.value(runs[arm], self.request.run.objective, self._comparison.unit)
         ids = runs["baseline"].run.id, runs["candidate"].run.id
-        pair = Pair(first, values["baseline"], values["candidate"], *ids, lane.number)
+        pair = Pair(order, values["baseline"], values["candidate"], *ids, lane.number)
         reasons = objective.void_reasons(self.request.run.objective, runs)
         return Voided(number, "; ".join(reasons), pair) if reasons else pair
 

@@ -51,6 +51,10 @@ class Journal(Generic[D]):
         with self.lock:
             return self.keep(msgspec.structs.replace(self.document, **changes))
 
+    def num(self, kind: type) -> int:
+        """Return how many trials, pairs, blocks of starts or void ones the document has."""
+        return len(getattr(self.document, _LIST_OF[kind]))
+
     def part(self, name: str) -> "Part":
         """Return the journal of a document that is the field `name` of this one."""
         return Part(self, name)

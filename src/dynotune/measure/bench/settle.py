@@ -1,20 +1,20 @@
 """Settle a comparison: within one run if its candidate can be switched there, and by pairs of fresh processes."""
 
+import contextlib
 import math
-from typing import Protocol
 
 import msgspec
 
 from dynotune.measure.bench import in_process
 from dynotune.measure.bench.bench import ArmFailed, Bench
 from dynotune.measure.bench.journal import Journal
+from dynotune.measure.bench.turns import NoPair, PairBench, take_turns
 from dynotune.measure.comparison import launched
 from dynotune.measure.comparison.schedule import orders
-from dynotune.measure.comparison.stats import SequentialResult, judge_comparison
-from dynotune.measure.live import lane_order, lanes
+from dynotune.measure.comparison.stats import judge_comparison
 from dynotune.measure.live.turns import LEAST_S
 from dynotune.measure.live.window_length import MIN_WINDOW_S
-from dynotune.schema.comparison import MIN_PAIRS, PRECISION, ArmName, Comparison, Pair, Spread, Voided
+from dynotune.schema.comparison import MIN_PAIRS, PRECISION, Comparison, Pair, Spread
 from dynotune.schema.errors import UsageError
 from dynotune.text import words
 
@@ -22,41 +22,6 @@ STATING_PAIRS = 4
 """Most fresh pairs that state a speed-up which blocks have shown."""
 NUM_STATING_RUNS = 2 + 2 * MIN_PAIRS
 """Runs that state a speed-up: two pilots, and the fewest pairs."""
-
-
-class PairBench(Protocol):
-    """A command whose arms take turns in fresh processes."""
-
-    side: lane_order.SideBySide
-
-    def all_lanes(self) -> list[lanes.Lane]:
-        """Return the lanes in which pairs are made."""
-
-    def most_pairs(self) -> float:
-        """Return how many further pairs a lane can make in the time left; at least one is made."""
-
-    def turn(self, first: ArmName, lane: lanes.Lane) -> Pair | Voided | None:
-        """Run each arm once in the lane; return None if there was no time for that.
-
-        Raises NoPair: no pair will come, which ends the comparison.
-        """
-
-    def see(self, judgement: SequentialResult) -> None:
-        """Take note of what the pairs show so far."""
-
-    def tell(self, pair: Pair | Voided) -> None:
-        """Tell the user of a pair, which is in the journal."""
-
-
-class NoPair(Exception):
-    """Error: no pair comes from this bench any more, for the reason that the message gives.
-
-    `void`: what stands for the pair if the comparison has `enough` pairs without it, and goes on.
-    """
-
-    def __init__(self, reason: str, *, void: Voided | None = None, enough: int = 0) -> None:
-        super().__init__(reason)
-        self.void, self.enough = void, enough
 
 
 def settle(bench: Bench, *, prior: Spread | None = None) -> Comparison:
@@ -89,33 +54,19 @@ def settle(bench: Bench, *, prior: Spread | None = None) -> Comparison:
 
 
 def fresh_pairs(bench: PairBench, journal: Journal[Comparison], *, precision: float) -> Comparison:
-    """Make pairs until there is a verdict or the time is up; return the judged comparison, which is not stored yet.
-
-    Each pair is stored before the next one is judged. An order that was drawn for a void pair is used again.
-    """
-    comparison = journal.document
-    order = orders(comparison.max_pairs, comparison.run.seed or 0)
-
-    def make(lane: lanes.Lane, pair: int) -> Pair | Voided | None:
-        return bench.turn(order[pair], lane)
-
-    in_order = lane_order.InOrder(bench.side, bench.all_lanes(), make)
-    with bench.side:
+    """Make pairs until there is a verdict or the time is up; return the judged comparison, which is not stored yet."""
+    order = orders(journal.document.max_pairs, journal.document.run.seed or 0)
+    with contextlib.closing(take_turns(bench, journal, order, Pair)) as turns:
         while not (judgement := judge_comparison(journal.document, precision=precision)).finished:
             bench.see(judgement)
-            num_pairs = len(journal.document.pairs)
             try:
-                pair = in_order.take(num_pairs, len(order), bench.most_pairs())
+                turn = next(turns, None)
             except NoPair as error:
-                if error.void is None or num_pairs < error.enough:
-                    answer = {"verdict": "undecided", "reason": str(error), "num_pairs": num_pairs}
-                    return msgspec.structs.replace(journal.document, **answer)
-                pair = error.void
-            if pair is None:
+                answer = {"verdict": "undecided", "reason": str(error), "num_pairs": journal.num(Pair)}
+                return msgspec.structs.replace(journal.document, **answer)
+            if turn is None:
                 judgement = judge_comparison(journal.document, precision=precision, ended=True)
                 break
-            journal.add(pair)
-            bench.tell(pair)
     return judgement.conclude(journal.document)
 
 

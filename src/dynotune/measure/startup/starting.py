@@ -1,5 +1,6 @@
 """Time and judge a command's starts with caches cold, warm and off, in blocks of one start of each kind."""
 
+import contextlib
 import math
 import random
 import statistics
@@ -13,11 +14,12 @@ from dynotune.launch import new_run_folder
 from dynotune.launch.caches import contents
 from dynotune.launch.process import fresh_folder, origin
 from dynotune.measure.bench.journal import Journal
-from dynotune.measure.bench.refusals import preflight
 from dynotune.measure.bench.protocol import Interrupted
+from dynotune.measure.bench.refusals import preflight
+from dynotune.measure.bench.turns import take_turns
 from dynotune.measure.comparison import summary
 from dynotune.measure.comparison.stats import SequentialResult, judge
-from dynotune.measure.live import cautions
+from dynotune.measure.live import cautions, lane_order, lanes
 from dynotune.measure.live.live_run import Enough
 from dynotune.measure.live.machine import facts_of, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome
@@ -138,12 +140,14 @@ def _sit(request: StartRequest, folder: Path, watcher: StartWatcher) -> Startup:
     try:
         with machine_lock(request.run, watcher), all_places(folder, request.run.env) as places:
             journal = Journal(document.read(folder / FILE, Startup), folder / FILE)
-            return _Attempt(request, folder, journal, watcher, places).run()
+            return _StartBench(request, folder, journal, watcher, places).run()
     except KeyboardInterrupt as stopped:
         raise Interrupted(folder) from stopped
 
 
-class _Attempt:
+class _StartBench:
+    """Times starts in turns of the three states of caches; all data that outlive an attempt are in the journal."""
+
     def __init__(
         self,
         request: StartRequest,
@@ -154,7 +158,7 @@ class _Attempt:
     ) -> None:
         self._request, self._folder, self._journal = request, folder, journal
         self._watcher, self._places = watcher, places
-        self._began_s = time.monotonic()
+        self._began_s, self.side = time.monotonic(), lane_order.SideBySide()
         self._enough: dict[Arm, Enough] = {}
         self._warnings: list[str] = []
 
@@ -244,17 +248,25 @@ class _Attempt:
     # Blocks
 
     def _blocks(self) -> None:
-        limit = limit_s(self._request.run, max(start.value_s for start in self._startup.pilots))
         order = orders(self._startup.max_blocks, self._startup.run.seed or 0)
-        while not all(judgement.finished for judgement in self._judged().values()):
-            left_s = self._left_s()
-            if self._startup.blocks and left_s is not None and left_s < (self._startup.block_s or 0.0):
-                self._warnings.append("The budget was used up before it was clear.")
-                break
-            valid = len(self._startup.blocks)
-            self._block(valid + len(self._startup.voided) + 1, order[valid], limit)
+        with contextlib.closing(take_turns(self, self._journal, order, Block)) as turns:
+            while not all(judgement.finished for judgement in self._judged().values()):
+                if next(turns, None) is None:
+                    self._warnings.append("The budget was used up before it was clear.")
+                    break
 
-    def _block(self, number: int, order: Sequence[Arm], limit: float) -> None:
+    def all_lanes(self) -> list[lanes.Lane]:
+        """Return the whole machine: starts that go side by side read the same disk."""
+        return [lanes.WHOLE]
+
+    def most_turns(self) -> float:
+        left_s = self._left_s()
+        return math.inf if left_s is None else left_s // (self._startup.block_s or math.inf)
+
+    def turn(self, order: Sequence[Arm], lane: lanes.Lane) -> Block | VoidBlock:
+        """Start the command once with each state of the caches, in this order."""
+        number = self._journal.num(Block) + self._journal.num(VoidBlock) + 1
+        limit = limit_s(self._request.run, max(start.value_s for start in self._startup.pilots))
         starts, outcomes = [], []
         for arm in order:
             self._watcher.running(f"block {number} of at most {self._startup.max_blocks}: caches {arm}")
@@ -264,13 +276,13 @@ class _Attempt:
         block = Block(starts)
         reasons = [why for outcome in outcomes if outcome.outside is not None for why in outcome.outside.void]
         self._warnings += cautions.warnings(outcomes)
-        if reasons:
-            voided = VoidBlock(number, "; ".join(dict.fromkeys(reasons)), block)
-            self._journal.add(voided)
-            self._watcher.voided_block(voided)
+        return VoidBlock(number, "; ".join(dict.fromkeys(reasons)), block) if reasons else block
+
+    def tell(self, turn: Block | VoidBlock) -> None:
+        if isinstance(turn, VoidBlock):
+            self._watcher.voided_block(turn)
         else:
-            self._journal.add(block)
-            self._watcher.started(block, number=len(self._startup.blocks), max_blocks=self._startup.max_blocks)
+            self._watcher.started(turn, number=self._journal.num(Block), max_blocks=self._startup.max_blocks)
 
     def _judged(self, *, ended: bool = False) -> dict[Arm, SequentialResult]:
         return {

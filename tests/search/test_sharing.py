@@ -19,7 +19,7 @@ from dynotune.schema.arm import BASELINE, arm
 from dynotune.schema.comparison import Voided
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Block, BlockResult
+from dynotune.schema.study import BlockResult, HostBlock
 from dynotune.search import confirmation, sharing, tune
 from dynotune.search.running import LOST, OutOfTime, Search
 
@@ -198,7 +198,7 @@ class Here(SimulatedBench):
 
 def test_a_worker_warms_what_needs_it_once_and_says_where_it_ran(worker):
     study = changed(study_of([replace(A, needs_warm_cache=True), replace(B, needs_warm_cache=False)]), cwd="/elsewhere")
-    asked = Block(phase="prune", number=3, arms=[[A.setting], [], [B.setting]], repeats=2)
+    asked = HostBlock(phase="prune", number=3, arms=[[A.setting], [], [B.setting]], repeats=2)
     first = worker.do(study, asked)
     second = worker.do(replace(study, trials=first.trials), replace(asked, number=4))
     ran = [(one.arm, one.phase, one.block) for one in first.trials]
@@ -211,7 +211,7 @@ def test_a_worker_warms_what_needs_it_once_and_says_where_it_ran(worker):
 
 def test_a_worker_sets_only_what_its_user_typed_or_what_is_known_to_be_harmless(worker):
     evil = Setting("env.LD_PRELOAD", "/tmp/evil.so")
-    block = Block(phase="prune", number=1, arms=[[evil]], repeats=0)
+    block = HostBlock(phase="prune", number=1, arms=[[evil]], repeats=0)
     with pytest.raises(RecordError, match="settings that the study does not try"):
         worker.do(study_of([A]), block)
     study = changed(study_of([replace(A, setting=evil)]), cwd="/elsewhere")
@@ -336,7 +336,7 @@ def test_a_worker_runs_blocks_and_leads_on_when_the_leader_is_lost(worker):
     study = replace(changed(study_of([A]), cwd=worker.run.cwd, command=["train"]), name="s")
     trial = made([], 1, run="gone:/1")
     known = replace(study, run_s=1.0, trials=[trial])
-    block = Block(phase="prune", number=2, arms=[[A.setting], []], repeats=2)
+    block = HostBlock(phase="prune", number=2, arms=[[A.setting], []], repeats=2)
     worker.run = replace(worker.run, lock=False)
     store = Memory(known, leads=[False, False, True], blocks=[block])
     led = []

@@ -11,7 +11,7 @@ from dynotune.measure.live import lane_order, lanes
 from dynotune.schema.arm import Arm
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Block, BlockResult, Candidate, Estimate, Phase, Study, Trial
+from dynotune.schema.study import BlockResult, Candidate, Estimate, HostBlock, Phase, Study, Trial
 
 
 class Tested(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Hosts(Protocol):
     def names(self) -> list[str]:
         """Return the names of the hosts that are available now."""
 
-    def run(self, host: str, block: Block, go_on: Callable[[], None]) -> BlockResult | None:
+    def run(self, host: str, block: HostBlock, go_on: Callable[[], None]) -> BlockResult | None:
         """Run a block as `Bench.elsewhere`, for the study as last saved; `go_on` is called repeatedly meanwhile."""
 
 
@@ -95,7 +95,7 @@ class Bench(Protocol):
     def plan(self) -> None:
         """Fix the timed window of all measured runs, unless the window is already fixed."""
 
-    def elsewhere(self, block: Block, lane: lanes.Lane) -> BlockResult | None:
+    def elsewhere(self, block: HostBlock, lane: lanes.Lane) -> BlockResult | None:
         """Have the lane's host run a block, or, if this host is lost, another host; None if no host is left."""
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:

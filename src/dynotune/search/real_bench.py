@@ -42,7 +42,7 @@ from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting, batches_ahead, over
-from dynotune.schema.study import Block, BlockResult, Estimate, Guarded, Phase, Study, Trial
+from dynotune.schema.study import BlockResult, Estimate, Guarded, HostBlock, Phase, Study, Trial
 from dynotune.search import failures
 from dynotune.search.bench import Hosts, Tested
 from dynotune.search.earlier import pilots_on_disk
@@ -171,7 +171,7 @@ class RealBench:
             begun = Trial(arm=arm.key, phase=phase, block=block, ended="measured", began_s=self.elapsed_s(), run=name)
             return self._ended(self._run(arm, replace(begun, lane=lane.number), lane))
 
-    def elsewhere(self, block: Block, lane: lanes.Lane) -> BlockResult | None:
+    def elsewhere(self, block: HostBlock, lane: lanes.Lane) -> BlockResult | None:
         found = self._hosts.run(lane.host, block, self.side.go_on) if self._hosts is not None else None
         if found is not None:
             with self.journal.lock:

@@ -12,7 +12,17 @@ from dynotune.measure.live import Watcher, lanes
 from dynotune.schema.arm import BASELINE, Arm, arm
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, RecordError
-from dynotune.schema.study import Block, Candidate, CandidateOutcome, Ended, Estimate, OutcomeKind, Phase, Study, Trial
+from dynotune.schema.study import (
+    Candidate,
+    CandidateOutcome,
+    Ended,
+    Estimate,
+    HostBlock,
+    OutcomeKind,
+    Phase,
+    Study,
+    Trial,
+)
 from dynotune.search.bench import Bench
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import Gain, counts
@@ -188,7 +198,7 @@ class Search:
         """
         attempt = sum(trial.block == block for trial in self.trials(phase))
         arms = [list(one.settings) for one in order]
-        asked = Block(phase=phase, number=block, arms=arms, repeats=repeats, attempt=attempt)
+        asked = HostBlock(phase=phase, number=block, arms=arms, repeats=repeats, attempt=attempt)
         with self.journal.lock:
             self.bench.plan()
         if (found := self.bench.elsewhere(asked, lane)) is None:

@@ -8,12 +8,18 @@ import msgspec
 
 from dynotune.schema import document
 from dynotune.schema.comparison import Pair, Voided
-from dynotune.schema.startup import Block, VoidBlock
+from dynotune.schema.startup import StartBlock, VoidBlock
 from dynotune.schema.study import Trial
 
 D = TypeVar("D", bound=msgspec.Struct)
 
-_LIST_OF: dict[type, str] = {Trial: "trials", Pair: "pairs", Voided: "voided", Block: "blocks", VoidBlock: "voided"}
+_LIST_OF: dict[type, str] = {
+    Trial: "trials",
+    Pair: "pairs",
+    Voided: "voided",
+    StartBlock: "blocks",
+    VoidBlock: "voided",
+}
 """The list of a document that holds what was measured."""
 
 

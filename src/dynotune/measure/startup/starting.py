@@ -34,34 +34,34 @@ from dynotune.schema import document, resumption
 from dynotune.schema.comparison import TELLING_PAIRS, ArmName, Pair
 from dynotune.schema.errors import CommandFailed, UsageError
 from dynotune.schema.run import Purpose, RunSpec
-from dynotune.schema.startup import ARMS, Arm, Block, Ratio, Start, Startup, VoidBlock
+from dynotune.schema.startup import CACHE_STATES, CacheState, Ratio, Start, StartBlock, Startup, VoidBlock
 
 FILE = "startup.json"
-COMPARED: tuple[Arm, ...] = ("cold", "off")
+COMPARED: tuple[CacheState, ...] = ("cold", "off")
 MOST_FILLS = 3
 
 
 class StartWatcher(Watcher, Protocol):
-    def started(self, block: Block, *, number: int, max_blocks: int) -> None: ...
+    def started(self, block: StartBlock, *, number: int, max_blocks: int) -> None: ...
 
     def voided_block(self, voided: VoidBlock) -> None: ...
 
 
-def orders(num_blocks: int, seed: int) -> list[tuple[Arm, ...]]:
+def orders(num_blocks: int, seed: int) -> list[tuple[CacheState, ...]]:
     """Return the order of starts in each block: drawn for every two blocks, and reversed in the second block.
 
     After every even number of blocks, each of any two states of the caches came first equally often. A longer list
     begins with every shorter list of the same seed; a void block is repeated in its own order.
     """
     draw = random.Random(seed)
-    drawn: list[tuple[Arm, ...]] = []
+    drawn: list[tuple[CacheState, ...]] = []
     while len(drawn) < num_blocks:
-        order = tuple(draw.sample(ARMS, len(ARMS)))
+        order = tuple(draw.sample(CACHE_STATES, len(CACHE_STATES)))
         drawn += [order, order[::-1]]
     return drawn[:num_blocks]
 
 
-def pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
+def pairs_of(blocks: Sequence[StartBlock], arm: CacheState) -> list[Pair]:
     """Return pairs with starts of cache state `arm` as the baseline and warm starts as the candidate."""
     found = []
     for block in blocks:
@@ -71,7 +71,7 @@ def pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
     return found
 
 
-def ratio(blocks: Sequence[Block], arm: Arm, judgement: SequentialResult) -> Ratio:
+def ratio(blocks: Sequence[StartBlock], arm: CacheState, judgement: SequentialResult) -> Ratio:
     """Express the judgement in terms of starts. Seconds follow from the ratio's interval and the median start."""
     median_s = statistics.median(block.of(arm).value_s for block in blocks) if blocks else None
     warm_s = statistics.median(block.of("warm").value_s for block in blocks) if blocks else None
@@ -154,12 +154,12 @@ class _StartBench:
         folder: Path,
         journal: Journal[Startup],
         watcher: StartWatcher,
-        places: dict[Arm, Places],
+        places: dict[CacheState, Places],
     ) -> None:
         self._request, self._folder, self._journal = request, folder, journal
         self._watcher, self._places = watcher, places
         self._began_s, self.side = time.monotonic(), lane_order.SideBySide()
-        self._enough: dict[Arm, Enough] = {}
+        self._enough: dict[CacheState, Enough] = {}
         self._warnings: list[str] = []
 
     @property
@@ -205,14 +205,14 @@ class _StartBench:
             "clear."
         )
 
-    def _pilot(self, arm: Arm, name: str, limit: float, enough: Enough) -> tuple[Start, Outcome]:
+    def _pilot(self, arm: CacheState, name: str, limit: float, enough: Enough) -> tuple[Start, Outcome]:
         self._watcher.running(f"pilot: caches {arm}")
         outcome, start = self._start(arm, name, limit, enough, "pilot")
         self._enough[arm] = FirstStep(outcome) if outcome.records else lambda records: False
         return start, outcome
 
     def _start(
-        self, arm: Arm, name: str, limit: float, enough: Enough, purpose: Purpose = "measured"
+        self, arm: CacheState, name: str, limit: float, enough: Enough, purpose: Purpose = "measured"
     ) -> tuple[Outcome, Start]:
         return run_start(
             self._request.run,
@@ -249,7 +249,7 @@ class _StartBench:
 
     def _blocks(self) -> None:
         order = orders(self._startup.max_blocks, self._startup.run.seed or 0)
-        with contextlib.closing(take_turns(self, self._journal, order, Block)) as turns:
+        with contextlib.closing(take_turns(self, self._journal, order, StartBlock)) as turns:
             while not all(judgement.finished for judgement in self._judged().values()):
                 if next(turns, None) is None:
                     self._warnings.append("The budget was used up before it was clear.")
@@ -263,9 +263,9 @@ class _StartBench:
         left_s = self._left_s()
         return math.inf if left_s is None else left_s // (self._startup.block_s or math.inf)
 
-    def turn(self, order: Sequence[Arm], lane: lanes.Lane) -> Block | VoidBlock:
+    def turn(self, order: Sequence[CacheState], lane: lanes.Lane) -> StartBlock | VoidBlock:
         """Start the command once with each state of the caches, in this order."""
-        number = self._journal.num(Block) + self._journal.num(VoidBlock) + 1
+        number = self._journal.num(StartBlock) + self._journal.num(VoidBlock) + 1
         limit = limit_s(self._request.run, max(start.value_s for start in self._startup.pilots))
         starts, outcomes = [], []
         for arm in order:
@@ -273,18 +273,18 @@ class _StartBench:
             outcome, start = self._start(arm, f"{number:03d}-{arm}", limit, self._enough[arm])
             starts.append(start)
             outcomes.append(outcome.without_steps)
-        block = Block(starts)
+        block = StartBlock(starts)
         reasons = [why for outcome in outcomes if outcome.outside is not None for why in outcome.outside.void]
         self._warnings += cautions.warnings(outcomes)
         return VoidBlock(number, "; ".join(dict.fromkeys(reasons)), block) if reasons else block
 
-    def tell(self, turn: Block | VoidBlock) -> None:
+    def tell(self, turn: StartBlock | VoidBlock) -> None:
         if isinstance(turn, VoidBlock):
             self._watcher.voided_block(turn)
         else:
-            self._watcher.started(turn, number=self._journal.num(Block), max_blocks=self._startup.max_blocks)
+            self._watcher.started(turn, number=self._journal.num(StartBlock), max_blocks=self._startup.max_blocks)
 
-    def _judged(self, *, ended: bool = False) -> dict[Arm, SequentialResult]:
+    def _judged(self, *, ended: bool = False) -> dict[CacheState, SequentialResult]:
         return {
             arm: judge(
                 pairs_of(self._startup.blocks, arm),

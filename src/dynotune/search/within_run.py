@@ -67,12 +67,9 @@ class WithinRun:
         )
         turns = self._turns([arm], limit_s, how)
         self._live.watcher.running(f"{arm.key} within one process, block 1; {words.so_far(None, None, self._left_s())}")
-        for now in turns:
-            judgement = judge_comparison(plan, in_process.pairs_of(now[arm.key]), error=error)
+        for blocks, judgement in in_process.until_verdict(turns, arm, plan, error=error):
             known = words.so_far(judgement.speedup, judgement.ci, self._left_s())
-            self._live.watcher.running(f"{arm.key} within one process, block {len(now[arm.key]) + 1}; {known}")
-            if judgement.finished:
-                break
+            self._live.watcher.running(f"{arm.key} within one process, block {len(blocks) + 1}; {known}")
         found = turns.found()
         is_late = not found.blocks.setdefault(arm.key, []) and time.monotonic() - began_s > first_s
         if is_late and not found.blamed.get(arm.key) and not found.unsuited.get(arm.key):

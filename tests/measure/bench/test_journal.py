@@ -60,3 +60,12 @@ def test_journal_loses_nothing_when_lanes_add_at_once():
     for thread in threads:
         thread.join()
     assert len(journal.document.trials) == 200
+
+
+def test_part_is_stored_with_the_whole_when_it_changes():
+    whole = Journal(of_run(Study, id="s", budget_s=1.0))
+    whole.update(confirmed=of_run(Comparison, id="c", candidate_settings=[]))
+    part = whole.part("confirmed")
+    part.add(Pair("baseline", 1.0, 2.0))
+    assert part.num(Pair) == 1
+    assert part.update(unit="step") == part.document == whole.document.confirmed

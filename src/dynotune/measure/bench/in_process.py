@@ -5,7 +5,7 @@ the same group-sequential test judges the blocks. No block needs a start, and bo
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -17,7 +17,8 @@ from dynotune.measure.live.baseline_shift import why_not_proof
 from dynotune.measure.live.blocks import Block, counts_samples
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.switching import HAS_ALREADY, SwitchedArms
-from dynotune.measure.live.turns import Live, TurnsPlan
+from dynotune.measure.live.turns import Live, Turns, TurnsPlan
+from dynotune.schema.arm import Arm
 from dynotune.schema.arm import arm as arm_of
 from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Comparison, Pair
 from dynotune.schema.run import LIMIT_S
@@ -64,16 +65,13 @@ def compare_within(
     plan = TurnsPlan(num_blocks=most, fewest_blocks=1, stretch_s=STRETCH_S, again=True)
     turns = live.turns([arm], request.budget_s or request.run.timeout_s or LIMIT_S, plan)
     num = 0
-    for blocks in turns:
-        pairs = pairs_of(blocks[arm.key])
+    for blocks, judgement in until_verdict(turns, arm, journal.document, precision=PRECISION):
+        pairs = pairs_of(blocks)
         if len(pairs) > num:
-            num = _told(pairs, num, unit_of(blocks[arm.key]), most, watcher)
-            journal.update(pairs=pairs, unit=unit_of(blocks[arm.key]))
-        judgement = judge_comparison(journal.document, pairs, precision=PRECISION)
+            num = _told(pairs, num, unit_of(blocks), most, watcher)
+            journal.update(pairs=pairs, unit=unit_of(blocks))
         known = words.so_far(judgement.speedup, judgement.ci)
         watcher.running(f"block {len(pairs) + 1} of at most {most}" + (f"; {known}" if known else ""))
-        if pairs and judgement.finished:
-            break
     found = turns.found()
     if found.given_up.get(arm.key) == HAS_ALREADY:
         reason = f"The program has {arm.key} already, so baseline and candidate are the same."
@@ -91,6 +89,21 @@ def compare_within(
         kept = concluded(comparison, found, arm.key, pairs, judgement) if pairs else comparison
         return kept, found.given_up.get(arm.key) or few
     return concluded(comparison, found, arm.key, pairs, judgement), ""
+
+
+def until_verdict(
+    turns: Turns, arm: Arm, comparison: Comparison, **how: float
+) -> Iterator[tuple[list[Block], SequentialResult]]:
+    """Return the arm's blocks so far, and what they say, each time that a block was made, until there is a verdict.
+
+    `how`: precision and error, as for `judge_comparison`.
+    """
+    for made in turns:
+        blocks = made[arm.key]
+        judgement = judge_comparison(comparison, pairs_of(blocks), **how)
+        yield blocks, judgement
+        if blocks and judgement.finished:
+            return
 
 
 def _told(pairs: Sequence[Pair], num: int, unit: Literal["sample", "step"], most: int, watcher: Watcher) -> int:

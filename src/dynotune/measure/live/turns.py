@@ -302,7 +302,11 @@ class _Round:
         self._reason, self._ran_out = "", False
 
     def __iter__(self) -> Iterator[dict[str, list[Block]]]:
-        self._order = order = self._runner.order(self._placed, limit_s=self._limit_s)
+        try:
+            self._order = order = self._runner.order(self._placed, limit_s=self._limit_s)
+        except CannotRunHere as error:
+            self._reason = error.message
+            return
         live, num, goes_on = self._live, 0, order is not None
         while order is not None and goes_on and not order.is_over:
 
@@ -313,7 +317,7 @@ class _Round:
             if (made := self._num_made(live.records())) > num:
                 num = made
                 yield self._said().blocks
-            if not num and self._is_late():
+            if not num and self._is_late() and not order.is_over:
                 return
         self._conclude()
 

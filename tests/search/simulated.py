@@ -116,7 +116,7 @@ class Recorded(NamedTuple):
 
 
 class SimulatedBench:
-    """A `Bench` over a table. Subclasses change what `made` gives, the trial of a run.
+    """A `StudyBench` over a table. Subclasses change what `made` gives, the trial of a run.
 
     Args:
         check_s: what looking at results takes, and as much once for the baseline.

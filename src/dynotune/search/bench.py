@@ -68,10 +68,13 @@ class Hosts(Protocol):
         """Return the names of the hosts that are available now."""
 
     def run(self, host: str, block: HostBlock, go_on: Callable[[], None]) -> BlockResult | None:
-        """Run a block as `Bench.elsewhere`, for the study as last saved; `go_on` is called repeatedly meanwhile."""
+        """Run a block as `StudyBench.elsewhere`, for the study as last saved.
+
+        `go_on` is called repeatedly meanwhile.
+        """
 
 
-class Bench(Protocol):
+class StudyBench(Protocol):
     """A command that can be run with the settings of any arm, on a machine or in a simulation.
 
     Args:

@@ -134,7 +134,7 @@ class RealBench:
     # Interface for the search
 
     def all_lanes(self) -> list[lanes.Lane]:
-        """Return the available hosts, or lanes with a pilot in each, as `Bench.all_lanes`; UsageError as `alike`."""
+        """Return the available hosts, or lanes with a pilot in each. Raises UsageError: as `alike`."""
         if self._hosts is not None:
             cpus = frozenset(probe.host.usable_cpus())
             found = [lanes.Lane(at, "", cpus, host) for at, host in enumerate(["", *self._hosts.names()], 1)]
@@ -161,7 +161,7 @@ class RealBench:
         return self._launch(BASELINE, "pilot", folder, limit_s(self._request, None), lane)
 
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
-        """Run as `Bench.run` does. Raises DynotuneError: the unchanged command failed, or the machine."""
+        """Run as `StudyBench.run` does. Raises DynotuneError: the unchanged command failed, or the machine."""
         with self.journal.lock:
             self._live.end()
             if phase != "pilot":

@@ -23,7 +23,7 @@ from dynotune.schema.study import (
     Study,
     Trial,
 )
-from dynotune.search.bench import Bench
+from dynotune.search.bench import StudyBench
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import Gain, counts
 from dynotune.search.results import NO_TIME
@@ -50,7 +50,7 @@ class OutOfTime(Exception):
 class Search:
     """A study in progress, whose state is in the journal of the bench."""
 
-    def __init__(self, bench: Bench, watcher: Watcher) -> None:
+    def __init__(self, bench: StudyBench, watcher: Watcher) -> None:
         self.bench, self.journal = bench, bench.journal
         self.watcher = watcher
         self.best: tuple[float | None, tuple[float, float] | None] = (None, None)

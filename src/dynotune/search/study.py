@@ -14,7 +14,7 @@ import math
 from dynotune.measure.live import Watcher
 from dynotune.schema.arm import arm
 from dynotune.schema.study import Candidate, CandidateOutcome, Study
-from dynotune.search.bench import Bench
+from dynotune.search.bench import StudyBench
 from dynotune.search.bounds import bound_log, worth_trying
 from dynotune.search.conclusion import conclude
 from dynotune.search.confirmation import confirm
@@ -23,7 +23,7 @@ from dynotune.search.running import OutOfTime, Search
 from dynotune.search.switch import switch
 
 
-def search(bench: Bench, watcher: Watcher) -> Study:
+def search(bench: StudyBench, watcher: Watcher) -> Study:
     """Find the candidates of the bench's study that are proved to help, before its deadline.
 
     Every run and every decision is in the journal of the bench before the next one begins.

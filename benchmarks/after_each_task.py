@@ -24,9 +24,9 @@ from rich.console import Console
 
 from dynotune import knobs
 from dynotune.launch.records import Record
-from dynotune.measure.comparison.in_process import Candidate
-from dynotune.measure.live import TaskRunner, checked_facts, machine_lock, placement, switching
+from dynotune.measure.live import Live, TaskRunner, TurnsPlan, checked_facts, machine_lock, placement
 from dynotune.report import Progress
+from dynotune.schema.arm import Arm
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.events import TraceRecorded, Window
 from dynotune.schema.run import RunSpec
@@ -92,11 +92,12 @@ def timed(run: RunSpec, given: argparse.Namespace, progress: Progress) -> list[d
             do(runner, "recorded", lambda at_step: RecordMemory(at_step=at_step, num_steps=2)),
         )
         for words in ARMS[given.device]:
-            arm = Candidate((knobs.parse(words),))
-            found = switching.switch_arms(
-                run, [arm], 90.0, folder=run.base, facts=facts, watcher=progress, num_blocks=NUM_BLOCKS,
-                fewest_blocks=1, stretch_s=0.3, runner=runner,
-            )  # fmt: skip
+            arm = Arm((knobs.parse(words),))
+            live = Live(run, run.base, facts, progress, runner=runner)
+            turns = live.turns([arm], 90.0, TurnsPlan(num_blocks=NUM_BLOCKS, fewest_blocks=1, stretch_s=0.3))
+            for _ in turns:
+                pass
+            found = turns.found()
             row(f"blocks of {words}", found.given_up.get(arm.key, ""))
         row("a recording with stacks, again", do(runner, "recorded", lambda at_step: RecordTrace(
             at_step=at_step, num_steps=RECORDED_STEPS, stacks=True

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from dynotune import knobs
-from dynotune.measure.comparison import protocol
+from dynotune.measure.bench import protocol
 from dynotune.measure.live import CompareRequest
 from dynotune.report import Progress
 from dynotune.schema.errors import DynotuneError

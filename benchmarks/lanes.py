@@ -25,7 +25,8 @@ from programs.ddp_net import NETS
 from rich.console import Console
 
 from dynotune import knobs, probe
-from dynotune.measure.comparison import judge, protocol
+from dynotune.measure.bench import protocol
+from dynotune.measure.comparison import judge
 from dynotune.measure.live import CompareRequest
 from dynotune.report import Progress
 from dynotune.schema.comparison import Pair

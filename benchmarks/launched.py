@@ -24,8 +24,8 @@ from rich.console import Console
 
 from dynotune import knobs
 from dynotune.diagnose import LiveDiagnosis
-from dynotune.measure.comparison import in_process, protocol
-from dynotune.measure.live import CompareRequest
+from dynotune.measure.bench import Journal, in_process, protocol
+from dynotune.measure.live import CompareRequest, Live
 from dynotune.report import Progress
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import DynotuneError
@@ -127,7 +127,10 @@ def within(run: RunSpec, arms: list[str], progress: Progress) -> dict[str, Any]:
                 id="", run=run, candidate_settings=settings, max_pairs=MOST_BLOCKS, facts=live.runner._facts
             )
             found, reason = in_process.compare_within(
-                request, comparison, run.base, progress, lambda comparison: None, live.runner
+                request,
+                Journal(comparison),
+                Live(run, run.base, comparison.facts, progress, runner=live.runner),
+                progress,
             )
             row["arms"][words] = {
                 "within": answer(found, found.pairs),

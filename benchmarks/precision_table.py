@@ -35,8 +35,8 @@ from typing import Any
 from rich.console import Console
 
 from dynotune import knobs
+from dynotune.measure.bench import protocol
 from dynotune.measure.checks import differences, guard, lowest_precision, noise
-from dynotune.measure.comparison import protocol
 from dynotune.measure.live import CompareRequest
 from dynotune.report import Progress, precision_report
 from dynotune.schema.errors import DynotuneError

@@ -36,15 +36,15 @@ from rich.console import Console
 from dynotune import knobs
 from dynotune.diagnose.conclusions import conclude
 from dynotune.diagnose.rank_attribution import attributed
-from dynotune.measure.live.switching import switch_arms
+from dynotune.measure.live import Live, TurnsPlan
 from dynotune.report import Progress
 from dynotune.schema import document
+from dynotune.schema.arm import arm
 from dynotune.schema.attribution import Predicted
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
 from dynotune.schema.run import RunSpec
-from dynotune.search.bench import arm
 from dynotune.trace.readers import reading
 from dynotune.trace.summary import summarise
 from lab import result_file
@@ -88,16 +88,12 @@ def measured(case: Case, settings: Sequence[str], gpu: str | None, limit_s: floa
             command=list(case.command), cwd=case.cwd or Path(base), env=env, base=Path(base, "runs"), lock=False
         )
         try:
-            found = switch_arms(
-                run,
-                [arm([knobs.parse(setting)]) for setting in settings],
-                limit_s,
-                folder=run.base,
-                facts={},
-                watcher=Progress(Console(quiet=True)),
-                num_blocks=NUM_BLOCKS,
-                fewest_blocks=FEWEST_BLOCKS,
-            )
+            plan = TurnsPlan(num_blocks=NUM_BLOCKS, fewest_blocks=FEWEST_BLOCKS)
+            with Live(run, run.base, {}, Progress(Console(quiet=True))) as live:
+                turns = live.turns([arm([knobs.parse(setting)]) for setting in settings], limit_s, plan)
+                for _ in turns:
+                    pass
+                found = turns.found()
         except DynotuneError as error:
             return {setting: {"reason": without_places(error.message)} for setting in settings}
     rows: dict[str, Row] = {key: {"reason": without_places(reason)} for key, reason in found.given_up.items()}

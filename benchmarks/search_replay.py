@@ -28,20 +28,25 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from dynotune.search.bench import arm
-from dynotune.search.study import search
+from dynotune.schema.arm import arm
 from lab.provenance import RESULTS, describe
-from lab.search.problems import RUN_S, Problem, best_of, false_wins, few, of_parts, recorded, synthetic
-from lab.search.simulated_bench import SimulatedBench
-from lab.search.studies import candidate, study_of
-from lab.search.tables import Noise, Table
-from lab.silent import Silent
+from lab.search.problems import (
+    Problem,
+    best_of,
+    false_wins,
+    few,
+    helping,
+    of_parts,
+    recorded,
+    slow_start,
+    synthetic,
+)
+from lab.search.simulated_bench import SimulatedBench, searched
+from lab.search.studies import study_of
 
 SDS = (0.005, 0.02, 0.05)
 RUNS = {"synthetic": (18, 30, 60, 120), "few": (12, 18, 30), "parts": (18, 30, 60)}
 MAKERS = {"synthetic": synthetic, "few": few, "parts": of_parts}
-SLOW_START = {"start_s": 40.0, "window_s": 5.0}
-THREE_MINUTES_S = 180.0
 
 
 class Answer(NamedTuple):
@@ -59,7 +64,7 @@ def tuned(problem: Problem) -> Answer:
         problem.table, budget_s=problem.budget_s, noise=problem.noise, seed=problem.seed, switch_sd=problem.switch_sd
     )
     asked = study_of(problem.candidates, budget_s=problem.budget_s, seed=problem.seed)
-    study = search(asked, bench, lambda study: None, Silent())
+    study = searched(asked, bench)
     chosen = arm(study.recipe or [])
     gain, best = problem.table.gain(chosen), best_of(problem)
     found = frozenset(map(str, chosen.settings))
@@ -68,23 +73,6 @@ def tuned(problem: Problem) -> Answer:
 
 def job(named: tuple[str, Problem]) -> tuple[str, Answer]:
     return named[0], tuned(named[1])
-
-
-def helping(gain: float, sd: float, seed: int) -> Problem:
-    """20 settings that do nothing, or of which one gains."""
-    candidates = [candidate(f"idle{at:02d}=1", needs_warm_cache=at % 5 == 0) for at in range(20)]
-    if gain:
-        candidates[seed % 20] = candidate("good=1")
-    return Problem(Table({"good=1": math.log1p(gain)}), candidates, Noise(sd=sd), 100 * RUN_S, seed)
-
-
-def slow_start(gain: float, sd: float, seed: int) -> Problem:
-    """8 settings that do nothing, or of which one gains: three minutes, and a start that takes forty seconds."""
-    candidates = [candidate(f"idle{at:02d}=1", in_process=True) for at in range(8)]
-    if gain:
-        candidates[seed % 8] = candidate("good=1", in_process=True)
-    table = Table({"good=1": math.log1p(gain)}, **SLOW_START)
-    return Problem(table, candidates, Noise(sd=sd), THREE_MINUTES_S, seed, switch_sd=sd)
 
 
 def jobs_of(num: int, tunes: int, tables: Path) -> list[tuple[str, Problem]]:

@@ -13,7 +13,8 @@ import math
 
 import numpy as np
 
-from dynotune.measure.live.switching import NUM_BLOCKS, estimate
+from dynotune.measure.live.switching import estimate
+from dynotune.measure.live.turns import NUM_BLOCKS
 from dynotune.schema.events import Block, Stretch
 from lab.provenance import RESULTS
 

@@ -155,7 +155,7 @@ def test_the_command_inherits_what_this_process_has_set_and_no_more_than_it_is_g
 
 
 def test_an_interrupted_comparison_says_how_it_goes_on(tmp_path, monkeypatch):
-    from dynotune.measure.comparison import protocol
+    from dynotune.measure.bench import protocol
 
     def interrupted(request, watcher):
         raise protocol.Interrupted(tmp_path / "kept")

@@ -12,13 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from dynotune import knobs
+from dynotune.schema.arm import BASELINE, Arm, arm
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended
-from dynotune.search.bench import BASELINE, Arm, arm
 from lab.search.studies import candidate
 from lab.search.tables import Noise, Recorded, Table
 
 NOTHING = 1e-9
+SLOW_START = {"start_s": 40.0, "window_s": 5.0}
+THREE_MINUTES_S = 180.0
 RUN_S = 10.0
 WORKERS = "loader.num_workers"
 
@@ -202,6 +204,23 @@ def of_parts(seed: int, sd: float, num_runs: int) -> Problem:
     order = rng.permutation(len(candidates))
     table = Parts({part: took / 1000 for part, took in parts.items()}, spares, num_workers)
     return Problem(table, [candidates[at] for at in order], Noise(sd=sd), num_runs * RUN_S, seed)
+
+
+def helping(gain: float, sd: float, seed: int) -> Problem:
+    """20 settings that do nothing, or of which one gains."""
+    candidates = [candidate(f"idle{at:02d}=1", needs_warm_cache=at % 5 == 0) for at in range(20)]
+    if gain:
+        candidates[seed % 20] = candidate("good=1")
+    return Problem(Table({"good=1": math.log1p(gain)}), candidates, Noise(sd=sd), 100 * RUN_S, seed)
+
+
+def slow_start(gain: float, sd: float, seed: int) -> Problem:
+    """8 settings that do nothing, or of which one gains: three minutes, and a start that takes forty seconds."""
+    candidates = [candidate(f"idle{at:02d}=1", in_process=True) for at in range(8)]
+    if gain:
+        candidates[seed % 8] = candidate("good=1", in_process=True)
+    table = Table({"good=1": math.log1p(gain)}, **SLOW_START)
+    return Problem(table, candidates, Noise(sd=sd), THREE_MINUTES_S, seed, switch_sd=sd)
 
 
 def _planted(

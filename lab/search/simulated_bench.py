@@ -10,20 +10,24 @@ import numpy as np
 from msgspec.structs import replace
 from scipy.special import stdtrit
 
+from dynotune.measure.bench import Journal
 from dynotune.measure.comparison import judge, orders
 from dynotune.measure.live import lane_order, lanes
+from dynotune.schema.arm import Arm
 from dynotune.schema.comparison import MIN_PAIRS, BaselineShift, Comparison, Pair
 from dynotune.schema.study import Estimate, Guarded, Phase, Study, Trial
-from dynotune.search.bench import Arm, Tested
-from lab.search.studies import FOREVER_S
+from dynotune.search.bench import Tested
+from dynotune.search.study import search
+from lab.search.studies import FOREVER_S, study_of
 from lab.search.tables import QUIET, Noise, Recorded, Table
+from lab.silent import Silent
 
 SWITCH_BLOCKS, FEWEST_SWITCH_BLOCKS = 8, 3
 OTHERS = "another process took 80% of the cores"
 
 
 class SimulatedBench:
-    """A `Bench` over a table.
+    """A `StudyBench` over a table. Subclasses change what `made` gives, the trial of a run.
 
     Args:
         check_s: what looking at results takes, and as much once for the baseline.
@@ -69,22 +73,24 @@ class SimulatedBench:
         self._cold_s = cold_s
         self._switch_sd, self._guessed = switch_sd, guessed
         self.side = lane_order.SideBySide()
+        self.journal = Journal(study_of([]))
+        self.planned: dict[str, object] = {"unit": "s/sample"}
         self.switched: list[str] = []
         self.tested: list[str] = []
-
-    def add_to(self, study: Study) -> Study:
-        study = replace(study, guarded=list(self.guarded.values()))
-        return replace(study, unit="s/sample") if self.is_planned else study
-
-    @property
-    def is_planned(self) -> bool:
-        """The first run that is measured fixes what all have in common, as of a real one."""
-        return any(phase != "pilot" for _, phase, _ in self.ran)
 
     def all_lanes(self) -> list[lanes.Lane]:
         return [lanes.WHOLE]
 
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
+        trial = self.made(arm, phase, block, lane)
+        with self.journal.lock:
+            if phase != "pilot":
+                # The first run that is measured fixes what all have in common, as of a real one.
+                self.journal.keep(replace(self.journal.document, **self.planned))
+            self.journal.add(trial)
+        return trial
+
+    def made(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
         if self._stop_after is not None and len(self.ran) >= self._stop_after:
             raise KeyboardInterrupt
         if len(self.ran) >= len(self._logs):
@@ -126,8 +132,11 @@ class SimulatedBench:
             self.guarded[arm.key] = Guarded(
                 arm=arm.key, what="losses", difference=0.0, own=0.0, tolerance=0.1, num_values=24, ok=True
             )
+            self.journal.update(guarded=list(self.guarded.values()))
             return None
-        return Trial(arm=arm.key, phase="pilot", block=0, ended=ended, detail=f"planned: {ended}")
+        wrong = Trial(arm=arm.key, phase="pilot", block=0, ended=ended, detail=f"planned: {ended}")
+        self.journal.add(wrong)
+        return wrong
 
     def check_s(self, arm: Arm) -> float:
         return 0.0 if arm.key in self.checked else self._check_s * (1 if self.checked else 2)
@@ -192,3 +201,20 @@ class SimulatedBench:
 
     def left_s(self) -> float:
         return self._budget_s - self.clock_s
+
+
+class Kept(Journal[Study]):
+    """A journal that remembers each state."""
+
+    def __init__(self, document: Study) -> None:
+        super().__init__(document)
+        self.saved: list[Study] = []
+
+    def keep(self, document_: Study) -> Study:
+        self.saved.append(document_)
+        return super().keep(document_)
+
+
+def searched(study: Study | Journal[Study], bench: SimulatedBench, watcher: Silent | None = None) -> Study:
+    bench.journal = study if isinstance(study, Journal) else Journal(study)
+    return search(bench, watcher or Silent())

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dynotune.schema.arm import BASELINE, Arm
 from dynotune.schema.study import Ended
-from dynotune.search.bench import BASELINE, Arm
 
 
 class Noise(NamedTuple):

@@ -19,11 +19,12 @@ from pathlib import Path
 from msgspec import structs
 
 from dynotune import knobs
+from dynotune.measure.bench import Journal
 from dynotune.measure.live import facts_of, machine_lock
 from dynotune.probe.facts.host import usable_cpus
+from dynotune.schema.arm import BASELINE, Arm, arm
 from dynotune.schema.run import RunSpec
 from dynotune.schema.study import Candidate, Study
-from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.real_bench import RealBench
 from lab.provenance import describe
 from lab.tuning.parts import Row, Setup, tuned
@@ -167,15 +168,15 @@ def _bench(request: RunSpec, program: Program, table: Row, setup: Setup) -> tupl
         run_s=table["run_s"],
         unit=table.get("unit", ""),
     )
-    bench = RealBench(request, request.base, study, Quiet(), guess_s=program.run_s[setup.device])
+    bench = RealBench(request, request.base, Journal(study), Quiet(), guess_s=program.run_s[setup.device])
     bench.run(BASELINE, "pilot", 0)
     if study.run_s is None:
         bench.run(BASELINE, "prune", 1)
-        study = bench.add_to(study)
+        study = bench.journal.document
         fixed = {"warmup_steps": study.run.warmup_steps, "window_steps": study.run.window_steps, "unit": study.unit}
         table = {**describe(), **table, **fixed, "tuned_command": [*program.words]}
     study = structs.replace(study, budget_s=FOREVER_S, run_s=study.run_s or program.run_s[setup.device])
-    return RealBench(request, _made(request.base / "table"), study, Quiet()), table
+    return RealBench(request, _made(request.base / "table"), Journal(study), Quiet()), table
 
 
 def _block(bench: RealBench, table: Row) -> tuple[dict[str, float], dict[str, str], list[float]]:

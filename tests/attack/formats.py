@@ -42,7 +42,7 @@ from dynotune.schema.diagnosis import Examination, Finding, MemoryAccount
 from dynotune.schema.errors import from_elsewhere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Header, Proof, Recipe
-from dynotune.schema.startup import PHASES, Block, Ratio, Start, Startup
+from dynotune.schema.startup import PHASES, Ratio, Start, StartBlock, Startup
 from dynotune.schema.task import SwitchArms, TaskFile, TimeWindow
 from dynotune.trace import difference
 from dynotune.trace import summarise as summarise_trace
@@ -243,7 +243,7 @@ def _documents(folder: Path) -> None:
         for arm in ("warm", "cold", "off")
     ]
     ratio = Ratio(arm="cold", verdict="faster", ratio=4.0, ci=(3.9, 4.1), num_blocks=4, median_s=20.0, saved_s=15.0)
-    startup = of_run(Startup, id="s", command=["python"], step="x", blocks=[Block(starts)], ratios=[ratio])
+    startup = of_run(Startup, id="s", command=["python"], step="x", blocks=[StartBlock(starts)], ratios=[ratio])
     for name, content in {
         "study": studies.rich(),
         "unfinished-study": studies.unfinished(),

@@ -10,7 +10,7 @@ import uuid
 
 import pytest
 
-from dynotune.measure.comparison import protocol
+from dynotune.measure.bench import protocol
 from dynotune.measure.live import CompareRequest, lane_speed
 from dynotune.schema.setting import Setting
 

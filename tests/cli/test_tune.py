@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dynotune import cli
 from dynotune.cli import run_options
 from dynotune.cli import tune as tuning
-from dynotune.measure.comparison.protocol import Interrupted
+from dynotune.measure.bench.protocol import Interrupted
 from dynotune.schema import document
 from dynotune.schema import recipe as recipes
 from dynotune.schema.comparison import TELLING_PAIRS

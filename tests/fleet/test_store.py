@@ -19,7 +19,7 @@ from dynotune.fleet import open_store
 from dynotune.fleet import store as storage
 from dynotune.schema.errors import CannotRunHere, RecordError, StorageLost, UsageError
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Block, BlockResult, Study, Trial
+from dynotune.schema.study import BlockResult, HostBlock, Study, Trial
 
 from ..fakes import of_run
 from .conftest import PASSWORD
@@ -49,8 +49,8 @@ with open_store(url, print, lease_s=5.0) as store:
 """
 
 
-def block(number: int = 1, **fields) -> Block:
-    return Block(**({"phase": "prune", "number": number, "arms": [[]], "repeats": 2} | fields))
+def block(number: int = 1, **fields) -> HostBlock:
+    return HostBlock(**({"phase": "prune", "number": number, "arms": [[]], "repeats": 2} | fields))
 
 
 def trial(number: int, **fields) -> Trial:
@@ -357,7 +357,7 @@ def test_no_block_is_offered_while_the_database_lacks_what_a_worker_has_to_know(
 
 def test_arms_reach_the_worker_as_they_were(alone):
     asked = block(arms=[[Setting("env.A", "1"), Setting("loader.num_workers", 2)], []], attempt=3)
-    assert msgspec.json.decode(storage._encoded(asked), type=Block) == asked
+    assert msgspec.json.decode(storage._encoded(asked), type=HostBlock) == asked
 
 
 def test_after_an_outage_nobody_takes_over_from_a_leader_that_could_give_no_sign(server):

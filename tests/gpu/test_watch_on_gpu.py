@@ -9,7 +9,7 @@ import time
 import pytest
 
 from dynotune.schema.facts import Unknown
-from dynotune.watch import Watcher
+from dynotune.watch import RunWatcher
 
 from ..cli.conftest import until, user
 
@@ -42,7 +42,7 @@ def test_a_full_gpu_is_said_so_by_its_multiprocessors_and_tensor_cores(user):
         stack.callback(control.write_text, "end")
         until(lambda: running.poll() is not None or list(user.runs.glob("*/process-*.rec")), "the run's record")
         (folder,) = user.runs.iterdir()
-        watcher = Watcher(folder)
+        watcher = RunWatcher(folder)
         stack.callback(watcher.follower.close)
         view = looked(watcher, running, lambda view: view.cause == "device")
         assert view.verdict.startswith("Device-bound")

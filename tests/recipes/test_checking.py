@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from dynotune.recipes import checking, writing
 from dynotune.recipes.checking import judge_recipe
 from dynotune.schema import recipe as recipes
+from dynotune.schema.arm import arm
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Header, Proof, Recipe
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Attempt, BaseRecipe, Candidate, Estimate, Study
-from dynotune.search.bench import arm
 
 from ..fakes import of_run
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dynotune.schema.arm import arm
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Guarded
 from dynotune.search import guards
-from dynotune.search.bench import arm
 
 from ..fakes import spec
 

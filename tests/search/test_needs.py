@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 from dynotune.recipes import writing
 from dynotune.report.study.commands import compares
 from dynotune.report.study.rows import saved, tried
+from dynotune.schema.arm import Arm
 from dynotune.schema.recipe import read, text, write
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study, without
-from dynotune.search.bench import Arm, complete, dependants, needed_first
-from dynotune.search.study import search
-from lab.search.simulated_bench import SimulatedBench
+from dynotune.search.bench import complete, dependants, needed_first
+from lab.search.simulated_bench import SimulatedBench, searched
 from lab.search.studies import candidate, study_of
 from lab.search.tables import Noise, Table
-from lab.silent import Silent
 
 NOISE = Noise(sd=0.003, stalls=0.0)
 BUDGET_S = 1800.0
@@ -37,15 +36,15 @@ PREFETCH, PERSISTENT = (one.id for one in BESIDE)
 class Strict(SimulatedBench):
     """A command that cannot be run with what means nothing there."""
 
-    def run(self, arm: Arm, phase, block, *lane):
+    def made(self, arm: Arm, phase, block, *lane):
         ids = [str(setting) for setting in arm.settings]
         assert not {PREFETCH, PERSISTENT} & set(ids) or set(NEEDED) & set(ids), arm.key
-        return super().run(arm, phase, block)
+        return super().made(arm, phase, block)
 
 
 def tuned(table: Table, candidates=ALL, *, seed: int = 0, budget_s: float = BUDGET_S, **bench) -> Study:
     made = Strict(table, budget_s=budget_s, noise=NOISE, seed=seed, **bench)
-    return search(study_of(candidates, budget_s=budget_s, seed=seed), made, lambda study: None, Silent())
+    return searched(study_of(candidates, budget_s=budget_s, seed=seed), made)
 
 
 def kept(study: Study) -> set[str]:

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from dynotune.measure.live import lane_speed, lanes, window_plan
+from dynotune.measure.bench import Journal, windows
+from dynotune.measure.live import lane_speed, lanes
 from dynotune.measure.live.switching import SwitchedArms
 from dynotune.measure.live.window_plan import WindowPlan as Window
 from dynotune.schema import document
+from dynotune.schema.arm import BASELINE, arm
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Header, Recipe
@@ -19,9 +21,7 @@ from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import BaseRecipe, Candidate, Guarded, Study
 from dynotune.search import failures, guards, real_bench, within_run
-from dynotune.search.bench import BASELINE, arm
 from dynotune.search.real_bench import RealBench
-from dynotune.search.study_window import study_window
 
 from ..fakes import Clock, Runs, Watcher, disturbed, of_run, raises, spec
 
@@ -77,7 +77,7 @@ def bench_in(tmp_path, request=None, elapsed_s=0.0, **fields):
     folder = tmp_path / "study"
     folder.mkdir(exist_ok=True)
     request = request or spec(cwd=tmp_path, base=tmp_path)
-    return RealBench(request, folder, study_in(tmp_path, **fields), Watcher(), elapsed_s=elapsed_s)
+    return RealBench(request, folder, Journal(study_in(tmp_path, **fields)), Watcher(), elapsed_s=elapsed_s)
 
 
 def pilots(bench, *arms):
@@ -99,7 +99,7 @@ def test_all_measured_runs_time_the_same_steps_whichever_arm_was_slow_to_warm_up
     windows = {(warmup, steps) for _, warmup, steps, _, _ in runs.launched[3:]}
     assert len(windows) == 1 and None not in next(iter(windows))
     assert [trial.run for trial in trials] == [f"{number:04d}-prune" for number in range(4, 10)]
-    study = bench.add_to(study_in(bench._folder.parent))
+    study = bench.journal.document
     assert windows == {(study.run.warmup_steps, study.run.window_steps)}
     assert study.unit == "s/sample" and study.run_s is not None and study.step
 
@@ -130,9 +130,16 @@ def test_arms_share_what_was_compiled(bench, runs):
 
 def test_why_nothing_could_be_compared_within_one_process_is_said(bench, monkeypatch):
     key = FAST.key
+
+    class Nothing:
+        def __iter__(self):
+            return iter([])
+
+        def found(self):
+            return found
+
     found = SwitchedArms(given_up={key: "the 20 s given were over"}, reason="the 20 s given were over")
-    monkeypatch.setattr(within_run.switching, "switch_arms", lambda *given, **more: found)
-    monkeypatch.setattr(within_run.TaskRunner, "start", lambda runner: None)
+    monkeypatch.setattr(within_run.Live, "turns", lambda *given: Nothing())
     assert bench.switch([FAST], 20.0) == []
     assert [text for text in bench._watcher.said if "the 20 s given were over." in text]
 
@@ -173,9 +180,10 @@ def test_a_disturbance_voids_no_run_whose_memory_is_asked_for(runs, tmp_path):
 
 
 def test_a_resumed_bench_goes_on_with_the_window_the_numbers_and_the_time(bench, runs, tmp_path):
-    done = [*pilots(bench, FAST), bench.run(FAST, "prune", 1)]
+    pilots(bench, FAST)
+    bench.run(FAST, "prune", 1)
     left_s = bench.left_s()
-    kept = bench.add_to(study_in(tmp_path, trials=done))
+    kept = bench.journal.document
     fields = {name: getattr(kept, name) for name in FIXED}
     again = bench_in(tmp_path, elapsed_s=3600.0 - left_s, **fields)
     assert again.left_s() == pytest.approx(left_s)
@@ -241,8 +249,9 @@ def test_run_time_of_an_arm_keeps_its_late_start_when_only_a_value_reads_like_a_
 
 def test_a_resumed_bench_knows_how_long_an_arm_took_to_start(bench, runs, tmp_path):
     runs.instead["0002-pilot"] = late(runs)
-    done = [*pilots(bench, FAST), bench.run(BASELINE, "prune", 1)]
-    kept = bench.add_to(study_in(tmp_path, trials=done))
+    pilots(bench, FAST)
+    bench.run(BASELINE, "prune", 1)
+    kept = bench.journal.document
     fields = {name: getattr(kept, name) for name in FIXED}
     again = bench_in(tmp_path, **fields)
     assert again.run_s(BASELINE) + 25.0 < again.run_s(FAST) < again.run_s(BASELINE) + 60.0
@@ -266,11 +275,11 @@ def test_a_window_is_not_cut_to_a_sliver_of_what_it_takes_to_get_there(monkeypat
         long = Window(warmup_steps=5, num_steps=1000, start_s=30.0, step_s=0.02)
         return long if budget_s is None else msgspec.structs.replace(long, num_steps=10)
 
-    monkeypatch.setattr(window_plan, "plan_window", plan)
+    monkeypatch.setattr(windows, "plan_window", plan)
     request = spec(cwd=tmp_path, base=tmp_path)
     baseline = SimpleNamespace(records=[])
-    assert study_window(request, baseline, [], 300.0, num_runs=20).window_s == pytest.approx(0.2 * 30.0)
-    assert study_window(request, baseline, [], 3600.0).window_s == pytest.approx(20.0)
+    assert windows.for_search(request, baseline, [], 300.0, num_runs=20).window_s == pytest.approx(0.2 * 30.0)
+    assert windows.for_search(request, baseline, [], 3600.0).window_s == pytest.approx(20.0)
 
 
 def test_where_there_is_time_a_window_is_half_of_what_it_takes_to_get_there(runs, tmp_path):
@@ -290,13 +299,13 @@ def test_a_plan_is_made_of_runs_as_short_as_the_time_left_asks_for(runs, tmp_pat
     bench = bench_in(tmp_path, budget_s=120.0)
     bench.run(BASELINE, "pilot", 0)
     long_s = bench.run_s(BASELINE)
-    planned = real_bench.study_window
+    planned = windows.for_search
 
     def short(request, baseline, others, left_s, **asked):
         assert left_s <= 120.0 and others == []
         return msgspec.structs.replace(planned(request, baseline, others, left_s, **asked), num_steps=10)
 
-    monkeypatch.setattr(real_bench, "study_window", short)
+    monkeypatch.setattr(windows, "for_search", short)
     assert bench.run_s(BASELINE) < long_s - 0.5
 
 
@@ -512,7 +521,7 @@ def test_losses_are_compared_once_of_what_changes_rounding_and_not_of_the_rest(b
         None,
     ]
     assert guard.asked == [AUTOCAST.key]
-    assert bench.add_to(study_in(tmp_path)).guarded == [guarded(AUTOCAST, ok=True)]
+    assert bench.journal.document.guarded == [guarded(AUTOCAST, ok=True)]
 
 
 def test_losses_that_differ_are_wrong_results_and_unknown_ones_are_unchecked(bench, guard):
@@ -594,9 +603,7 @@ def test_lanes_do_not_lengthen_the_window(in_lanes):
 def test_a_study_that_ends_before_its_fresh_runs_says_that_no_lane_was_used(in_lanes):
     bench, _, _ = in_lanes
     bench.close()
-    assert bench.add_to(bench._study).lane_notes == [
-        "No runs went side by side: the search ended before any that could."
-    ]
+    assert bench.journal.document.lane_notes == ["No runs went side by side: the search ended before any that could."]
 
 
 def test_a_study_without_time_for_lanes_goes_on_without(in_lanes):
@@ -605,5 +612,5 @@ def test_a_study_without_time_for_lanes_goes_on_without(in_lanes):
     bench._budget_s = bench.elapsed_s() + 2 * bench.run_s(BASELINE)
     assert bench.all_lanes() == [lanes.WHOLE]
     assert list(gpus) == ["0001-pilot"]
-    said = bench.add_to(bench._study).lane_notes
+    said = bench.journal.document.lane_notes
     assert [text.startswith("Runs go one after another: ") for text in said] == [True]

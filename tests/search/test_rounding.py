@@ -10,12 +10,10 @@ from msgspec.structs import replace
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Parts, Study
 from dynotune.search.results import NO_TIME
-from dynotune.search.study import search
 from dynotune.search.tune import reopened
-from lab.search.simulated_bench import SimulatedBench
+from lab.search.simulated_bench import SimulatedBench, searched
 from lab.search.studies import candidate, study_of
 from lab.search.tables import Noise, Table
-from lab.silent import Silent
 
 BUDGET_S, THREE_MINUTES_S = 1500.0, 180.0
 NOISE = Noise(sd=0.003, stalls=0.0)
@@ -38,7 +36,7 @@ class RealCosts(SimulatedBench):
 
 def tuned(table: Table, candidates, *, budget_s: float = BUDGET_S, **bench) -> Study:
     made = RealCosts(table, budget_s=budget_s, noise=NOISE, **bench)
-    return search(study_of(candidates, budget_s=budget_s), made, lambda study: None, Silent())
+    return searched(study_of(candidates, budget_s=budget_s), made)
 
 
 def within(table: Table, candidates=QUICK, **bench) -> Study:
@@ -108,7 +106,7 @@ def test_a_proof_within_one_process_is_stated_by_fresh_pairs_when_more_time_is_g
     assert study.wants_time and study.confirmed is not None and study.confirmed.within
     bench = SimulatedBench(table, budget_s=4 * BUDGET_S, noise=NOISE, spent_s=THREE_MINUTES_S, switch_sd=0.01)
     bench.guarded = {guarded.arm: guarded for guarded in study.guarded}
-    again = search(reopened(replace(study, budget_s=4 * BUDGET_S)), bench, lambda study: None, Silent())
+    again = searched(reopened(replace(study, budget_s=4 * BUDGET_S)), bench)
     assert recipe(again) == recipe(study) and not again.wants_time
     assert again.confirmed is not None and not again.confirmed.within
     assert again.trials[: len(study.trials)] == study.trials

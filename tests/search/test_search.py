@@ -11,23 +11,21 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from dynotune.measure.bench import Journal
 from dynotune.measure.live import lanes
 from dynotune.schema import document
+from dynotune.schema.arm import BASELINE, arm
 from dynotune.schema.comparison import MAX_PAIRS
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Ended, Study
-from dynotune.search.bench import BASELINE, arm
 from dynotune.search.outcomes import _single
 from dynotune.search.prune import _affordable_blocks
 from dynotune.search.running import Search
-from dynotune.search.study import search
-from lab.search.simulated_bench import SimulatedBench
+from lab.search.simulated_bench import Kept, SimulatedBench, searched
 from lab.search.studies import candidate, study_of
 from lab.search.tables import Noise, Table
 from lab.silent import Silent
-
-from ..fakes import changed
 
 # Without stalls: whether a proof succeeds among them is the benchmark's question.
 SOME_NOISE = Noise(sd=0.003, stalls=0.0)
@@ -43,7 +41,7 @@ def tuned(table: Table, candidates, *, budget_s=BUDGET_S, noise=SOME_NOISE, seed
 def run(study: Study, table: Table, **bench) -> tuple[Study, SimulatedBench, Silent]:
     watcher = Silent()
     made = SimulatedBench(table, seed=study.run.seed, **bench)
-    return search(study, made, lambda study: None, watcher), made, watcher
+    return searched(study, made, watcher), made, watcher
 
 
 def recipe(study: Study) -> set[str]:
@@ -125,9 +123,9 @@ def test_the_live_run_goes_before_any_other() -> None:
     order: list[str] = []
 
     class Live(SimulatedBench):
-        def run(self, arm, phase, block, *lane):
+        def made(self, arm, phase, block, *lane):
             order.append(phase)
-            return super().run(arm, phase, block)
+            return super().made(arm, phase, block)
 
         def test(self, arm, plan, error, limit_s, first_s):
             order.append("test")
@@ -137,7 +135,7 @@ def test_the_live_run_goes_before_any_other() -> None:
             order.append("switch")
             return super().switch(arms, limit_s)
 
-    search(study_of(QUICK), Live(Table({"quick0=1": 0.2}), switch_sd=0.005), lambda study: None, Silent())
+    searched(study_of(QUICK), Live(Table({"quick0=1": 0.2}), switch_sd=0.005))
     assert order[:2] == ["test", "switch"] and order.count("switch") == 1
 
 
@@ -148,7 +146,8 @@ def test_a_second_round_in_lanes_leaves_no_lane_waiting(num_lanes: int, blocks: 
             return [lanes.Lane(number) for number in range(num_lanes)]
 
     bench = Several(Table(), budget_s=4000.0)
-    work = Search(study_of(QUICK, budget_s=4000.0), bench, lambda study: None, Silent())
+    bench.journal = Journal(study_of(QUICK, budget_s=4000.0))
+    work = Search(bench, Silent())
     assert _affordable_blocks(work, [BASELINE, arm([QUICK[0].setting])]) == blocks
 
 
@@ -190,14 +189,14 @@ def test_a_bundle_with_a_setting_that_costs_time_is_pruned_of_what_does_nothing_
 @pytest.mark.parametrize("ended", ["out-of-memory", "wrong-results"])
 def test_what_was_proved_first_is_the_recipe_if_the_faster_value_fails_from_the_start(ended: Ended) -> None:
     class FailsFromTheStart(SimulatedBench):
-        def run(self, arm, phase, block, *lane):
-            trial = super().run(arm, phase, block)
+        def made(self, arm, phase, block, *lane):
+            trial = super().made(arm, phase, block)
             return replace(trial, ended=ended, detail="planned") if "quick0=8" in arm.key else trial
 
     values = [candidate(f"quick0={value}", in_process=True) for value in (5, 8)]
     table = Table({"quick0=5": 0.4, "quick0=8": 0.9}, **SLOW_START)
     bench = FailsFromTheStart(table, budget_s=THREE_MINUTES_S, switch_sd=0.01)
-    study = search(study_of(values, budget_s=THREE_MINUTES_S), bench, lambda study: None, Silent())
+    study = searched(study_of(values, budget_s=THREE_MINUTES_S), bench)
     assert recipe(study) == {"quick0=5"} and kinds(study)["quick0=8"] == ended
 
 
@@ -238,12 +237,12 @@ def test_what_a_call_fails_with_is_left_out_and_the_rest_is_proved() -> None:
 
 def test_what_does_not_run_from_the_start_is_no_recipe_whatever_one_process_said() -> None:
     class NotLaunched(SimulatedBench):
-        def run(self, arm, phase, block, *lane):
-            trial = super().run(arm, phase, block)
+        def made(self, arm, phase, block, *lane):
+            trial = super().made(arm, phase, block)
             return replace(trial, ended="rejected", detail="it did not act") if arm.settings else trial
 
     made = NotLaunched(Table({"quick0=1": 0.4}, **SLOW_START), budget_s=THREE_MINUTES_S, switch_sd=0.01)
-    study = search(study_of(QUICK, budget_s=THREE_MINUTES_S), made, lambda study: None, Silent())
+    study = searched(study_of(QUICK, budget_s=THREE_MINUTES_S), made)
     assert study.recipe == [] and "did not act" in study.verdict
 
 
@@ -256,11 +255,9 @@ def test_what_one_process_leaves_open_is_said_with_its_interval() -> None:
 def test_settings_that_do_nothing_are_never_proved_within_one_process_more_often_than_in_one_of_twenty() -> None:
     proved = sum(
         bool(
-            search(
+            searched(
                 study_of(QUICK, budget_s=THREE_MINUTES_S, seed=seed),
                 SimulatedBench(Table(**SLOW_START), budget_s=THREE_MINUTES_S, switch_sd=0.02, seed=seed),
-                lambda study: None,
-                Silent(),
             ).recipe
         )
         for seed in range(200)
@@ -333,12 +330,12 @@ def test_values_of_one_knob_alone_are_compared_too() -> None:
 
 
 def test_how_many_blocks_a_round_has_is_on_disk_before_its_first_run() -> None:
-    saved: list[Study] = []
+    journal = Kept(study_of([*IDLE, candidate("a=1")]))
     bench = SimulatedBench(Table({"a=1": 0.1}), noise=SOME_NOISE, budget_s=BUDGET_S)
-    search(study_of([*IDLE, candidate("a=1")]), bench, saved.append, Silent())
-    before = next(one for one in saved if one.rounds)
+    searched(journal, bench)
+    before = next(one for one in journal.saved if one.rounds)
     assert not any(trial.phase == "prune" for trial in before.trials)
-    assert saved[-1].rounds[0] == before.rounds[0]
+    assert journal.document.rounds[0] == before.rounds[0]
 
 
 def test_if_the_time_leaves_nothing_out_the_whole_is_proved() -> None:
@@ -377,15 +374,14 @@ def test_a_value_that_fails_gives_way_to_another_of_its_knob() -> None:
 
 def test_without_what_the_others_need_to_run_the_whole_fails_and_it_stays() -> None:
     class Needy(SimulatedBench):
-        def run(self, arm, phase, block, *lane):
+        def made(self, arm, phase, block, *lane):
             ids = {str(setting) for setting in arm.settings}
             self.table = Table({"a=1": 0.2}, ends={frozenset({"a=1"}): "failed"} if "b=1" not in ids else {})
-            return super().run(arm, phase, block)
+            return super().made(arm, phase, block)
 
-    study = search(
+    study = searched(
         study_of([candidate("a=1"), candidate("b=1")]),
         Needy(Table(), noise=SOME_NOISE, budget_s=BUDGET_S),
-        lambda study: None,
         Silent(),
     )
     assert recipe(study) == {"a=1", "b=1"}
@@ -399,11 +395,11 @@ def test_if_every_candidate_fails_nothing_is_proved_and_nothing_raised() -> None
 
 
 def test_a_command_that_fails_as_written_cannot_be_tuned() -> None:
-    saved: list[Study] = []
+    journal = Journal(study_of(IDLE))
     bench = SimulatedBench(Table(ends={frozenset(): "failed"}))
     with pytest.raises(CannotRunHere, match="as written"):
-        search(study_of(IDLE), bench, saved.append, Silent())
-    assert len(saved[-1].trials) == 1
+        searched(journal, bench)
+    assert len(journal.document.trials) == 1
 
 
 # Results
@@ -451,12 +447,12 @@ def test_how_earlier_runs_spread_makes_few_fresh_pairs_enough_and_is_kept_with_t
 @pytest.mark.parametrize("ids", [["a=1"], ["a=1", "b=1"]])
 def test_what_is_confirmed_tells_the_unit_and_the_window_of_its_runs(ids: list[str]) -> None:
     class ByStep(SimulatedBench):
-        def add_to(self, study: Study) -> Study:
-            planned = {"unit": "s/step", "warmup_steps": 5, "window_steps": 50, "step": "call Model"}
-            return changed(study, **planned) if self.is_planned else study
+        def __init__(self, *table) -> None:
+            super().__init__(*table)
+            self.planned = {"unit": "s/step", "warmup_steps": 5, "window_steps": 50, "step": "call Model"}
 
     study = study_of([candidate(id_) for id_ in ids], budget_s=1000.0)
-    confirmed = search(study, ByStep(Table({"a=1": 0.3})), lambda study: None, Silent()).confirmed
+    confirmed = searched(study, ByStep(Table({"a=1": 0.3}))).confirmed
     assert confirmed is not None and (confirmed.unit, confirmed.step) == ("step", "call Model")
     assert (confirmed.run.warmup_steps, confirmed.run.window_steps) == (5, 50)
     assert confirmed.baseline.s_per_step == pytest.approx(0.1) and confirmed.baseline.s_per_sample is None
@@ -569,14 +565,14 @@ def test_a_search_stopped_anywhere_goes_on_and_adds_no_look() -> None:
     whole = tuned(Table(gains), candidates)
     assert recipe(whole) == set(gains)
     for stop in range(0, len(whole.trials), 3):
-        saved = [study_of(candidates, budget_s=BUDGET_S)]
+        journal = Journal(study_of(candidates, budget_s=BUDGET_S))
         first = SimulatedBench(Table(gains), budget_s=BUDGET_S, noise=SOME_NOISE, stop_after=stop)
         with pytest.raises(KeyboardInterrupt):
-            search(saved[0], first, saved.append, Silent())
-        stopped = document.decode(document.encode(saved[-1]), Study, name="study")
+            searched(journal, first)
+        stopped = document.decode(document.encode(journal.document), Study, name="study")
         assert len(stopped.trials) == stop
         second = SimulatedBench(Table(gains), budget_s=BUDGET_S, noise=SOME_NOISE, seed=1, spent_s=first.clock_s)
-        study = search(stopped, second, lambda study: None, Silent())
+        study = searched(stopped, second)
         assert study.finished and recipe(study) == set(gains)
         assert study.trials[:stop] == stopped.trials
         assert study.rounds[: len(stopped.rounds)] == stopped.rounds
@@ -593,19 +589,19 @@ def test_a_search_stopped_anywhere_goes_on_and_adds_no_look() -> None:
 
 
 def test_what_was_switched_before_an_interruption_is_not_switched_again() -> None:
-    saved: list[Study] = []
+    journal = Journal(study_of(QUICK))
     first = SimulatedBench(Table({"quick0=1": 0.2}), switch_sd=0.005, stop_after=0)
     with pytest.raises(KeyboardInterrupt):
-        search(study_of(QUICK), first, saved.append, Silent())
+        searched(journal, first)
     second = SimulatedBench(Table({"quick0=1": 0.2}), switch_sd=0.005)
-    study = search(saved[-1], second, lambda study: None, Silent())
+    study = searched(journal.document, second)
     assert recipe(study) == {"quick0=1"} and second.switched == []
 
 
 def test_a_finished_study_is_left_as_it_is() -> None:
     study = tuned(Table({"good=1": 0.10}), [*IDLE, candidate("good=1")])
     bench = SimulatedBench(Table())
-    assert search(study, bench, lambda study: None, Silent()) is study
+    assert searched(study, bench) is study
     assert bench.ran == []
 
 
@@ -680,16 +676,16 @@ class InLanes(SimulatedBench):
         cpus = frozenset(os.sched_getaffinity(0))
         return [lanes.Lane(number, f"GPU-{number}", cpus) for number in range(1, self.num_lanes + 1)]
 
-    def run(self, arm, phase, block, lane=lanes.WHOLE):
-        with self.side.lock:
-            return replace(super().run(arm, phase, block), lane=lane.number)
+    def made(self, arm, phase, block, lane=lanes.WHOLE):
+        with self.journal.lock:
+            return replace(super().made(arm, phase, block), lane=lane.number)
 
 
 def test_blocks_and_confirming_pairs_stay_in_their_lanes_and_the_answer_is_that_of_one_lane() -> None:
     table = Table({"slow0=1": 0.2, "slow1=1": -0.1})
     candidates = [candidate(f"slow{at}=1", needs_warm_cache=False) for at in range(2)]
     bench = InLanes(table, budget_s=BUDGET_S, noise=SOME_NOISE)
-    study = search(study_of(candidates, budget_s=BUDGET_S), bench, lambda study: None, Silent())
+    study = searched(study_of(candidates, budget_s=BUDGET_S), bench)
     assert recipe(study) == recipe(tuned(table, candidates)) == {"slow0=1"}
     in_lane: dict[tuple[str, int], set[int]] = {}
     for trial in study.trials:
@@ -706,7 +702,7 @@ def test_no_lane_is_idle_while_blocks_of_a_round_remain() -> None:
     candidates = [candidate(f"slow{at}=1", needs_warm_cache=False) for at in range(2)]
     bench = InLanes(Table({"slow0=1": -0.1, "slow1=1": -0.1}), budget_s=BUDGET_S, noise=SOME_NOISE)
     bench.num_lanes = 4
-    study = search(study_of(candidates, budget_s=BUDGET_S), bench, lambda study: None, Silent())
+    study = searched(study_of(candidates, budget_s=BUDGET_S), bench)
     of_first = range(1, 1 + study.rounds[0].num_blocks)
     used = {(trial.block, trial.lane) for trial in study.trials if trial.phase == "prune" and trial.block in of_first}
     assert len({lane for _, lane in used}) == len(used) == 4
@@ -714,11 +710,11 @@ def test_no_lane_is_idle_while_blocks_of_a_round_remain() -> None:
 
 def test_a_baseline_that_fails_in_a_lane_ends_the_study_once_all_lanes_are_done() -> None:
     class Fails(InLanes):
-        def run(self, arm, phase, block, lane=lanes.WHOLE):
-            trial = super().run(arm, phase, block, lane)
+        def made(self, arm, phase, block, lane=lanes.WHOLE):
+            trial = super().made(arm, phase, block, lane)
             return replace(trial, ended="failed") if not trial.arm and lane.number == 2 else trial
 
     candidates = [candidate(f"slow{at}=1", needs_warm_cache=False) for at in range(2)]
     bench = Fails(Table({"slow0=1": 0.2}), budget_s=BUDGET_S, noise=SOME_NOISE)
     with pytest.raises(CannotRunHere, match="gave no measurement"):
-        search(study_of(candidates, budget_s=BUDGET_S), bench, lambda study: None, Silent())
+        searched(study_of(candidates, budget_s=BUDGET_S), bench)

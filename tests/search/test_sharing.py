@@ -11,17 +11,18 @@ import pytest
 from msgspec.structs import replace
 
 from dynotune.measure import live
+from dynotune.measure.bench import Journal
 from dynotune.measure.comparison import orders
 from dynotune.measure.live import lane_order, lanes
 from dynotune.schema import document
+from dynotune.schema.arm import BASELINE, arm
+from dynotune.schema.comparison import Voided
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Block, BlockResult
+from dynotune.schema.study import BlockResult, HostBlock
 from dynotune.search import confirmation, sharing, tune
-from dynotune.search.bench import BASELINE, arm
 from dynotune.search.running import LOST, OutOfTime, Search
-from dynotune.search.study import search
-from lab.search.simulated_bench import SimulatedBench
+from lab.search.simulated_bench import SimulatedBench, searched
 from lab.search.studies import candidate, study_of
 from lab.search.tables import TAILS_AND_DRIFT, Table
 from lab.silent import Silent
@@ -49,27 +50,20 @@ class Shared(SimulatedBench):
     def plan(self):
         pass
 
-    def run(self, arm, phase, block, lane=lanes.WHOLE):
-        with self.side.lock:
-            return super().run(arm, phase, block, lane)
+    def made(self, arm, phase, block, lane=lanes.WHOLE):
+        with self.journal.lock:
+            return super().made(arm, phase, block, lane)
 
     def elsewhere(self, block, lane):
         assert lane.host == "there"
         self.asked.append(block)
         if self._lost and len(self.asked) >= self._lost:
             return None
-        work = Search(self.study, self.there, lambda study: None, Silent())
+        self.there.journal = Journal(self.journal.document)
+        work = Search(self.there, Silent())
         work.in_turn([arm(one) for one in block.arms], block.phase, block.number, lanes.WHOLE, block.repeats)
-        new = work.study.trials[len(self.study.trials) :]
+        new = work.study.trials[len(self.journal.document.trials) :]
         return BlockResult(trials=[replace(one, run=f"there:/{one.run}") for one in new])
-
-    def add_to(self, study):
-        self.study = super().add_to(study)
-        return self.study
-
-
-def searched(bench, *candidates):
-    return search(study_of(candidates or [A, B]), bench, lambda study: None, Silent())
 
 
 def hosts_of(study):
@@ -91,7 +85,7 @@ def as_it_is(monkeypatch):
 
 @pytest.mark.parametrize("lost", [0, 1, 2, 6])
 def test_a_study_on_two_hosts_finds_the_same_and_no_block_straddles_them(lost):
-    study = searched(Shared(TABLE, lost=lost, noise=TAILS_AND_DRIFT))
+    study = searched(study_of([A, B]), Shared(TABLE, lost=lost, noise=TAILS_AND_DRIFT))
     assert study.recipe == [A.setting]
     found = hosts_of(study)
     assert all(len(hosts) == 1 for hosts in found.values())
@@ -103,7 +97,7 @@ def test_a_study_on_two_hosts_finds_the_same_and_no_block_straddles_them(lost):
 
 def test_a_pair_goes_whole_in_the_order_that_was_drawn_for_it():
     bench = Shared(TABLE)
-    study = searched(bench)
+    study = searched(study_of([A, B]), bench)
     pairs = [block for block in bench.asked if block.phase == "confirm"]
     assert pairs and {len(block.arms) for block in pairs} == {2} and {block.repeats for block in pairs} == {0}
     # The first block of two pairs is run here, the second one there.
@@ -117,12 +111,12 @@ def test_a_pair_goes_whole_in_the_order_that_was_drawn_for_it():
 def begun(*trials, bench=None):
     study = replace(study_of([A, B]), trials=list(trials))
     bench = bench or Shared(TABLE)
-    bench.study = study
-    return Search(study, bench, lambda study: None, Silent())
+    bench.journal = Journal(study)
+    return Search(bench, Silent())
 
 
 def made(one, block, **more):
-    trial = SimulatedBench(TABLE).run(arm(one), "prune", block)
+    trial = SimulatedBench(TABLE).made(arm(one), "prune", block)
     return replace(trial, **more)
 
 
@@ -167,9 +161,10 @@ def test_a_host_that_has_no_time_left_ends_the_search_with_what_it_measured():
 
 
 def test_a_pair_of_which_a_run_is_disturbed_ends_there_too():
-    work = begun(bench=SimulatedBench(TABLE, void_runs=[1]))
-    ran = confirmation._pair(work, "candidate", arm([A.setting]), HERE, 1)
-    assert list(ran) == ["candidate"]
+    work, candidate = begun(bench=SimulatedBench(TABLE, void_runs=[1])), arm([A.setting])
+    work.update(confirmed=work.comparison(candidate))
+    assert isinstance(confirmation._Pairs(work, candidate).turn("candidate", HERE), Voided)
+    assert [one.arm for one in work.study.trials] == [candidate.key]
 
 
 def test_a_study_has_a_name_of_its_command_that_is_the_same_on_every_host():
@@ -189,18 +184,24 @@ def worker(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = spec(cwd=tmp_path, base=tmp_path)
     sharing.origin.mark(tmp_path, changed(study_of([A, B]), cwd=tmp_path))
-    monkeypatch.setattr(sharing, "RealBench", lambda *args, **more: Here(TABLE))
+    monkeypatch.setattr(sharing, "RealBench", Here)
     return sharing.Worker(run, [], tmp_path, Silent())
 
 
 class Here(SimulatedBench):
+    """Stands for the bench of this host."""
+
+    def __init__(self, run, folder, journal, watcher, **more):
+        super().__init__(TABLE)
+        self.journal = journal
+
     def cautions(self):
         return ["careful"]
 
 
 def test_a_worker_warms_what_needs_it_once_and_says_where_it_ran(worker):
     study = changed(study_of([replace(A, needs_warm_cache=True), replace(B, needs_warm_cache=False)]), cwd="/elsewhere")
-    asked = Block(phase="prune", number=3, arms=[[A.setting], [], [B.setting]], repeats=2)
+    asked = HostBlock(phase="prune", number=3, arms=[[A.setting], [], [B.setting]], repeats=2)
     first = worker.do(study, asked)
     second = worker.do(replace(study, trials=first.trials), replace(asked, number=4))
     ran = [(one.arm, one.phase, one.block) for one in first.trials]
@@ -213,7 +214,7 @@ def test_a_worker_warms_what_needs_it_once_and_says_where_it_ran(worker):
 
 def test_a_worker_sets_only_what_its_user_typed_or_what_is_known_to_be_harmless(worker):
     evil = Setting("env.LD_PRELOAD", "/tmp/evil.so")
-    block = Block(phase="prune", number=1, arms=[[evil]], repeats=0)
+    block = HostBlock(phase="prune", number=1, arms=[[evil]], repeats=0)
     with pytest.raises(RecordError, match="settings that the study does not try"):
         worker.do(study_of([A]), block)
     study = changed(study_of([replace(A, setting=evil)]), cwd="/elsewhere")
@@ -338,7 +339,7 @@ def test_a_worker_runs_blocks_and_leads_on_when_the_leader_is_lost(worker):
     study = replace(changed(study_of([A]), cwd=worker.run.cwd, command=["train"]), name="s")
     trial = made([], 1, run="gone:/1")
     known = replace(study, run_s=1.0, trials=[trial])
-    block = Block(phase="prune", number=2, arms=[[A.setting], []], repeats=2)
+    block = HostBlock(phase="prune", number=2, arms=[[A.setting], []], repeats=2)
     worker.run = replace(worker.run, lock=False)
     store = Memory(known, leads=[False, False, True], blocks=[block])
     led = []
@@ -367,5 +368,5 @@ def test_a_study_that_is_finished_is_only_read(worker):
 
 def test_hosts_that_are_alone_have_the_whole_machine_and_threads_end(tmp_path):
     before = threading.active_count()
-    searched(Shared(TABLE))
+    searched(study_of([A, B]), Shared(TABLE))
     assert threading.active_count() == before

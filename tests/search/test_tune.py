@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from dynotune.measure.comparison.protocol import Interrupted
+from dynotune.measure.bench.protocol import Interrupted
 from dynotune.report.study.header import spent_s
 from dynotune.schema import document
 from dynotune.schema.comparison import Comparison
@@ -64,11 +64,14 @@ def world(monkeypatch):
             findings=world.findings, steps=Unknown("-"),
         )  # fmt: skip
 
+    def searched(bench, watcher):
+        return bench.journal.keep(world.search(bench.journal.document, bench.journal.keep))
+
     monkeypatch.setattr(studies, "gather", gather)
     monkeypatch.setattr(studies, "LiveDiagnosis", LiveDiagnosis)
     monkeypatch.setattr(studies, "conclude", conclude)
     monkeypatch.setattr(studies, "facts_of", lambda run: dict(FACTS))
-    monkeypatch.setattr(studies, "search", lambda study, bench, save, watcher: world.search(study, save))
+    monkeypatch.setattr(studies, "search", searched)
     return world
 
 

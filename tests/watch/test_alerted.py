@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dynotune.schema.watch import Alert, View
-from dynotune.watch.watcher import MOST_DETAILS, Commands, Watcher
+from dynotune.watch.watcher import MOST_DETAILS, Commands, RunWatcher
 
 SECRET = "hf_" + "abcdefghijklmnopqrstuvwxyz012345"
 
@@ -14,7 +14,7 @@ SECRET = "hf_" + "abcdefghijklmnopqrstuvwxyz012345"
 @pytest.fixture
 def view(tmp_path):
     """A view of a run that has not begun, to be given alerts."""
-    watcher = Watcher(tmp_path)
+    watcher = RunWatcher(tmp_path)
     yield watcher.look(0.0)
     watcher.follower.close()
 
@@ -57,7 +57,7 @@ def test_a_viewer_that_fails_is_named_and_the_others_go_on(tmp_path):
     def full(view: View) -> None:
         raise OSError("no space left on device")
 
-    watcher, seen = Watcher(tmp_path), []
+    watcher, seen = RunWatcher(tmp_path), []
     watcher.show += [full, seen.append]
     watcher.look(0.0)
     watcher.look(1.0)

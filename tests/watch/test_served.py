@@ -18,7 +18,7 @@ from rich.console import Console
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.watch import GpuView
-from dynotune.watch import Server, Watcher
+from dynotune.watch import RunWatcher, Server
 from dynotune.watch.columns import tables
 from dynotune.watch.follower import Rank
 from dynotune.watch.terminal import drawn
@@ -31,11 +31,11 @@ BEGUN_S = 1000.0
 
 
 @pytest.fixture
-def watcher(tmp_path: Path) -> Watcher:
+def watcher(tmp_path: Path) -> RunWatcher:
     """A watcher whose run is fed by hand: a minute of steps of two ranks."""
     folder = tmp_path / "run"
     folder.mkdir()
-    made = Watcher(folder)
+    made = RunWatcher(folder)
     made.follower.close()  # no sample of this machine comes in between what a test sets and what it reads
     store = made.follower.store
     for rank in ("0", "1"):
@@ -50,7 +50,7 @@ def watcher(tmp_path: Path) -> Watcher:
 
 
 @pytest.fixture
-def server(watcher: Watcher) -> Iterator[Server]:
+def server(watcher: RunWatcher) -> Iterator[Server]:
     made = Server("127.0.0.1:0", watcher)
     yield made
     made.close()

@@ -197,7 +197,7 @@ def compare(
         in_process: "auto" compares in blocks within one run first, if the settings can be switched there, and then
             states the speed-up by fresh pairs; "only" gives blocks alone, "never" fresh pairs alone.
     """
-    from dynotune.measure.comparison import protocol
+    from dynotune.measure.bench import protocol
     from dynotune.measure.live import CompareRequest
 
     options: RunOptions = {"seed": 0, **run}
@@ -397,7 +397,7 @@ def _spec(command: Command, options: RunOptions, settings: Settings = (), **fiel
 @contextmanager
 def _watched(options: RunOptions, subcommand: str = "") -> Iterator[Watcher]:
     """Show progress on standard error; if the work is interrupted, print how to continue it."""
-    from dynotune.measure.comparison import Interrupted
+    from dynotune.measure.bench import Interrupted
     from dynotune.report import Progress, console
 
     screen = console(stderr=True)

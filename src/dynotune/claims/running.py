@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dynotune import knobs, probe
-from dynotune.measure.comparison import protocol
+from dynotune.measure.bench import protocol
 from dynotune.measure.live import CompareRequest, Watcher
 from dynotune.schema import document
 from dynotune.schema.claims import Claim, Evidence, Fate, TwoArms

@@ -41,7 +41,7 @@ def compare(
     *,
     run: RunSpec,
 ) -> None:
-    from dynotune.measure.comparison import protocol
+    from dynotune.measure.bench import protocol
     from dynotune.measure.live import CompareRequest
 
     options.check_json(json)
@@ -76,9 +76,9 @@ def compare(
 def measure(request: CompareRequest, *, resume: Path | None = None) -> Comparison:
     """Run the comparison, or continue the comparison in the folder `resume`, with progress on stderr.
 
-    Raises DynotuneError: as `measure.comparison.protocol.compare`; Interrupted after printing how to continue.
+    Raises DynotuneError: as `measure.bench.protocol.compare`; Interrupted after printing how to continue.
     """
-    from dynotune.measure.comparison import protocol
+    from dynotune.measure.bench import protocol
     from dynotune.report import Progress, console
     from dynotune.text import words
 

@@ -102,7 +102,7 @@ def time(
     *,
     run: RunSpec,
 ) -> None:
-    from dynotune.measure.comparison import Interrupted
+    from dynotune.measure.bench import Interrupted
     from dynotune.measure.live import StartRequest
     from dynotune.measure.startup import starting
     from dynotune.report import console

@@ -138,7 +138,7 @@ def studied(request: TuneRequest, budget_s: float, **shared: Any) -> tuple[Path,
 
 def _watched(work: Callable[[Watcher], T]) -> T:
     """Do the work with its progress on stderr; Interrupted is raised after printing how to continue."""
-    from dynotune.measure.comparison import Interrupted
+    from dynotune.measure.bench import Interrupted
     from dynotune.report import Progress, console
     from dynotune.report.study import study_report
     from dynotune.schema import document

@@ -21,7 +21,7 @@ from dynotune.schema.errors import CannotRunHere, UsageError
 
 if TYPE_CHECKING:
     from dynotune.launch import Exit
-    from dynotune.watch import Watcher
+    from dynotune.watch import RunWatcher
 
 LOG = "watch.log"
 
@@ -49,11 +49,11 @@ def watch(
             hint="dynotune watch -- python train.py, or dynotune watch RUN_DIR for a run that has begun.",
         )
 
-    def watcher(at: Path, stack: contextlib.ExitStack) -> Watcher:
+    def watcher(at: Path, stack: contextlib.ExitStack) -> RunWatcher:
         """Make the watcher of a run folder and its outputs; the exit stack closes the outputs."""
-        from dynotune.watch import Commands, Server, Watcher
+        from dynotune.watch import Commands, RunWatcher, Server
 
-        made = Watcher(at, fail_on=limits)
+        made = RunWatcher(at, fail_on=limits)
         stack.callback(made.follower.close)
         if on_alert is not None:
             made.show.append(Commands(on_alert, sys.stderr))
@@ -73,7 +73,7 @@ def watch(
     _join(folder, watcher, stays=serve is not None)
 
 
-def _begin(watcher: Callable[..., Watcher], own: Path | None) -> Callable[[Exit], bool]:
+def _begin(watcher: Callable[..., RunWatcher], own: Path | None) -> Callable[[Exit], bool]:
     """Start to watch the run in this folder in a thread, and return a function that stops watching."""
     from dynotune.watch import Lines
 
@@ -98,7 +98,7 @@ def _begin(watcher: Callable[..., Watcher], own: Path | None) -> Callable[[Exit]
     return ended
 
 
-def _watched(watcher: Watcher) -> None:
+def _watched(watcher: RunWatcher) -> None:
     """Watch the run; if an alert lasts too long, end the command."""
     with _said_if_it_fails():
         watcher.run()
@@ -116,7 +116,7 @@ def _said_if_it_fails() -> Iterator[None]:
             run.say(f"watching failed: {error!r}")
 
 
-def _join(folder: Path, watcher: Callable[..., Watcher], *, stays: bool) -> None:
+def _join(folder: Path, watcher: Callable[..., RunWatcher], *, stays: bool) -> None:
     """Watch a run that another process started, until the run ends or Ctrl-C; a page stays until Ctrl-C."""
     from dynotune.watch import Lines, Screen
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dynotune.schema.errors import CannotRunHere, DynotuneError, UsageError
 from dynotune.schema.run import RunSpec
-from dynotune.schema.study import Block, BlockResult, Study
+from dynotune.schema.study import BlockResult, HostBlock, Study
 
 START_S = 120.0
 """Longest time for an actor to start on a node with free GPUs and to ask that node's torch for its facts."""
@@ -94,7 +94,7 @@ class RayHosts:
     def names(self) -> list[str]:
         return sorted(self._actors)
 
-    def run(self, host: str, block: Block, go_on: Callable[[], None]) -> BlockResult | None:
+    def run(self, host: str, block: HostBlock, go_on: Callable[[], None]) -> BlockResult | None:
         for name in (host, *self.names()):
             if (actor := self._actors.get(name)) is None:
                 continue

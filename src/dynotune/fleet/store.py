@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from dynotune.schema import document, redaction
 from dynotune.schema.errors import CannotRunHere, RecordError, StorageLost, UsageError
-from dynotune.schema.study import Block, BlockResult, Study
+from dynotune.schema.study import BlockResult, HostBlock, Study
 from dynotune.text import words
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             return list(do("{alive} AND id <> :me ORDER BY id").scalars())
         return []
 
-    def run(self, host: str, block: Block, go_on: Callable[[], None]) -> BlockResult | None:
+    def run(self, host: str, block: HostBlock, go_on: Callable[[], None]) -> BlockResult | None:
         """Offer the block to the worker `host`, and wait until that worker, or its replacement, has run the block.
 
         Returns:
@@ -288,14 +288,14 @@ class Store(contextlib.AbstractContextManager["Store"]):
             self._lost(error)
             return None
 
-    def take(self) -> tuple[str, Block] | None:
+    def take(self) -> tuple[str, HostBlock] | None:
         """Return the id and text of the next block that is offered to this worker or to a dead worker."""
         free = f"SELECT id, {_TEXT.format('document')} AS text FROM block WHERE {_UNDONE} AND {_MINE}"
         with self._transaction() as do:
             if (row := do(f"{free} ORDER BY number, id LIMIT 1").first()) is None:
                 return None
             do("UPDATE block SET worker = :me WHERE study = :study AND id = :id", id=row.id)
-        return row.id, _decoded(row.text, Block)
+        return row.id, _decoded(row.text, HostBlock)
 
     def give(self, id_: str, result: BlockResult) -> bool:
         """Write the result of a block; return False if another worker has the block by now."""

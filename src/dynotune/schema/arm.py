@@ -1,4 +1,4 @@
-"""The settings of an arm as one text, from which a reader gets exactly these settings back.
+"""An arm, and its settings as one text, from which a reader gets exactly these settings back.
 
 The identity of an arm is the set of its settings. Documents record the set as a text, its key. A setting
 whose text holds white space, a quote or a backslash is quoted as in a shell. Version 0.2 quoted nothing;
@@ -6,9 +6,14 @@ whose text holds white space, a quote or a backslash is quoted as in a shell. Ve
 """
 
 import functools
+import hashlib
 import re
 import shlex
 from collections.abc import Iterable
+
+import msgspec
+
+from dynotune.schema.setting import Setting
 
 _QUOTE_WITHIN = "'\"'\"'"
 _SPECIAL = re.compile(r"[\s'\"\\]")
@@ -16,6 +21,31 @@ _BEGIN = r"[a-z]\w*(?:\.[^\s=]+)?="
 """The begin of a setting: the id of a knob, which begins in lower case, and an equals sign."""
 _SETTING = rf"(?:'(?:[^']|{_QUOTE_WITHIN})*'|{_BEGIN}[^\s'\"\\]*)"
 _KEY = re.compile(rf"{_SETTING}(?: {_SETTING})*")
+
+
+class Arm(msgspec.Struct, frozen=True):
+    """A set of settings, at most one value per knob, sorted by knob; the empty set is the command as it is."""
+
+    settings: tuple[Setting, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Return the settings as text: `ids_of` reads the same settings from it."""
+        return arm_key(self.settings)
+
+    @property
+    def short_name(self) -> str:
+        """Shorten the key to the largest length of a folder's name."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:16] if self.settings else "baseline"
+
+
+BASELINE = Arm()
+
+
+def arm(settings: Iterable[Setting]) -> Arm:
+    """Make an arm; if a knob occurs twice, the last value counts."""
+    by_knob = {setting.knob: setting for setting in settings}
+    return Arm(tuple(by_knob[knob] for knob in sorted(by_knob)))
 
 
 def arm_key(settings: Iterable[object]) -> str:

@@ -12,8 +12,8 @@ from dynotune.schema.diagnosis import Finding, NotKnown
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
 
-Arm = Literal["cold", "warm", "off"]
-ARMS: tuple[Arm, ...] = get_args(Arm)
+CacheState = Literal["cold", "warm", "off"]
+CACHE_STATES: tuple[CacheState, ...] = get_args(CacheState)
 Phase = Literal[
     "launcher",
     "interpreter",
@@ -89,7 +89,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
         at_exit: whether the command ended with the line that ends a start.
     """
 
-    arm: Arm
+    arm: CacheState
     run: str
     value_s: float
     phases: dict[Phase, float | Unknown]
@@ -106,12 +106,12 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
         return sum(growth.size_bytes for growth in self.added if growth.name in names)
 
 
-class Block(msgspec.Struct, frozen=True):
+class StartBlock(msgspec.Struct, frozen=True):
     """One start of each arm, in the order in which they ran."""
 
     starts: list[Start]
 
-    def of(self, arm: Arm) -> Start:
+    def of(self, arm: CacheState) -> Start:
         return next(start for start in self.starts if start.arm == arm)
 
 
@@ -120,7 +120,7 @@ class VoidBlock(msgspec.Struct, frozen=True):
 
     block: int
     reason: str
-    values: Block
+    values: StartBlock
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +132,7 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
         saved_s: seconds of the arm's median start that a warm cache saves; `saved_ci`: their confidence interval.
     """
 
-    arm: Arm
+    arm: CacheState
     verdict: Verdict | None = None
     ratio: float | None = None
     ci: tuple[float, float] | None = None
@@ -162,7 +162,7 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float = 0.95
     block_s: float | None = None
     pilots: list[Start] = []
-    blocks: list[Block] = []
+    blocks: list[StartBlock] = []
     voided: list[VoidBlock] = []
     ratios: list[Ratio] = []
     own: list[Cache] = []
@@ -175,12 +175,12 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     finished: bool = False
     facts: Facts = {}
 
-    def starts(self, arm: Arm) -> list[Start]:
+    def starts(self, arm: CacheState) -> list[Start]:
         """Return the starts that count, else the starts of void blocks, or the pilots before the first block."""
         blocks = self.blocks or [voided.values for voided in self.voided]
         return [block.of(arm) for block in blocks] or [pilot for pilot in self.pilots if pilot.arm == arm]
 
-    def ratio(self, arm: Arm) -> Ratio | None:
+    def ratio(self, arm: CacheState) -> Ratio | None:
         return next((ratio for ratio in self.ratios if ratio.arm == arm), None)
 
 

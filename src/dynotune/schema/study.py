@@ -137,7 +137,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return ":/" in self.run
 
 
-class Block(msgspec.Struct, frozen=True, kw_only=True):
+class HostBlock(msgspec.Struct, frozen=True, kw_only=True):
     """Runs that one host makes in the given order: a block of all arms of a round, or a pair.
 
     Args:

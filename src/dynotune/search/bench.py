@@ -1,33 +1,17 @@
 """The interface between a search and the machine: run an arm, and return the result."""
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
 
+from dynotune.measure.bench import Journal
 from dynotune.measure.live import lane_order, lanes
-from dynotune.schema.arm import arm_key
+from dynotune.schema.arm import Arm
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Block, BlockResult, Candidate, Estimate, Phase, Study, Trial
-
-
-class Arm(msgspec.Struct, frozen=True):
-    """A set of settings, at most one value per knob, sorted by knob; the empty set is the baseline."""
-
-    settings: tuple[Setting, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """Return the settings as text: `dynotune.schema.arm.ids_of` reads the same settings from it."""
-        return arm_key(self.settings)
-
-    @property
-    def short_name(self) -> str:
-        """Shorten the key to the largest length of a folder's name."""
-        return hashlib.sha256(self.key.encode()).hexdigest()[:16] if self.settings else "baseline"
+from dynotune.schema.study import BlockResult, Candidate, Estimate, HostBlock, Phase, Study, Trial
 
 
 class Tested(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,15 +28,6 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     blamed: tuple[str, ...] = ()
     unsuited: tuple[str, ...] = ()
-
-
-BASELINE = Arm()
-
-
-def arm(settings: Iterable[Setting]) -> Arm:
-    """Make an arm; if a knob occurs twice, the last value counts."""
-    by_knob = {setting.knob: setting for setting in settings}
-    return Arm(tuple(by_knob[knob] for knob in sorted(by_knob)))
 
 
 # A DataLoader without workers has nothing to prefetch: a setting of `loader.prefetch_factor` names the candidates of
@@ -92,20 +67,30 @@ class Hosts(Protocol):
     def names(self) -> list[str]:
         """Return the names of the hosts that are available now."""
 
-    def run(self, host: str, block: Block, go_on: Callable[[], None]) -> BlockResult | None:
-        """Run a block as `Bench.elsewhere`, for the study as last saved; `go_on` is called repeatedly meanwhile."""
+    def run(self, host: str, block: HostBlock, go_on: Callable[[], None]) -> BlockResult | None:
+        """Run a block as `StudyBench.elsewhere`, for the study as last saved.
+
+        `go_on` is called repeatedly meanwhile.
+        """
 
 
-class Bench(Protocol):
-    """A command that can be run with the settings of any arm, on a machine or in a simulation."""
+class StudyBench(Protocol):
+    """A command that can be run with the settings of any arm, on a machine or in a simulation.
 
+    Args:
+        journal: the study; the bench adds its trials, and facts about its runs, such as window, unit and step.
+    """
+
+    journal: Journal[Study]
     side: lane_order.SideBySide
 
     def all_lanes(self) -> list[lanes.Lane]:
         """Return the lanes for blocks and pairs; the baseline's pilot must have run before."""
 
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
-        """Run a fresh process, perhaps beside others in their lanes. A pilot (block 0) only warms the arm's caches.
+        """Run a fresh process, perhaps beside others in their lanes, and add the trial to the journal.
+
+        A pilot (block 0) only warms the arm's caches.
 
         Raises CannotRunHere: the machine failed, not the arm: the disk is full, the GPU is lost.
         """
@@ -113,7 +98,7 @@ class Bench(Protocol):
     def plan(self) -> None:
         """Fix the timed window of all measured runs, unless the window is already fixed."""
 
-    def elsewhere(self, block: Block, lane: lanes.Lane) -> BlockResult | None:
+    def elsewhere(self, block: HostBlock, lane: lanes.Lane) -> BlockResult | None:
         """Have the lane's host run a block, or, if this host is lost, another host; None if no host is left."""
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
@@ -129,7 +114,7 @@ class Bench(Protocol):
         """
 
     def check(self, arm: Arm) -> Trial | None:
-        """Return a trial that says that results differ by more than rounding or could not be checked; else None."""
+        """Return the trial, added to the journal, of results that differ or could not be checked; else None."""
 
     def check_s(self, arm: Arm) -> float:
         """Return the approximate seconds that `check` of this arm takes; 0 if the check needs no run."""
@@ -142,6 +127,3 @@ class Bench(Protocol):
 
     def left_s(self) -> float:
         """Return the remaining seconds of the time budget for all attempts."""
-
-    def add_to(self, study: Study) -> Study:
-        """Add to `study` facts about its runs other than trials, such as window, unit and step."""

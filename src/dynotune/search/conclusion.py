@@ -4,11 +4,11 @@ import itertools
 import math
 
 from dynotune.measure.comparison import POWER_Z, launched
+from dynotune.schema.arm import arm
 from dynotune.schema.comparison import MAX_PAIRS, Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study, Trial
 from dynotune.search import words
-from dynotune.search.bench import arm
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import CONFIDENCE, counts, value_of
 from dynotune.search.outcomes import FAILURES, LATE, observed_gain, outcome_of
@@ -58,7 +58,7 @@ def _wants_time(study: Study) -> bool:
 def _answer(work: Search) -> Comparison | None:
     """Return the answer of fresh pairs, or of the blocks before them if these pairs decided nothing."""
     study = work.study
-    confirmed = None if study.confirmed is None else launched.stated(study.confirmed)
+    confirmed = study.confirmed
     if confirmed is not None and (confirmed.verdict not in (None, "undecided") or confirmed.blocks is not None):
         return confirmed
     right = [one for one in faster_within(study) if are_right(study, one.candidate_settings)]

@@ -4,12 +4,15 @@ The pairs influenced no earlier choice. Their maximum number is fixed before the
 """
 
 import itertools
+import math
 import statistics
 
 from msgspec.structs import replace
 
-from dynotune.measure.comparison import judge_comparison, launched, orders
+from dynotune.measure.bench import NoPair, fresh_pairs
+from dynotune.measure.comparison import SequentialResult, launched
 from dynotune.measure.live import lane_order, lanes
+from dynotune.schema.arm import BASELINE, Arm, arm
 from dynotune.schema.comparison import (
     MAX_PAIRS,
     PRECISION,
@@ -22,9 +25,7 @@ from dynotune.schema.comparison import (
     Voided,
 )
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Trial
 from dynotune.search import words
-from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.fit import Fit, value_of
 from dynotune.search.running import OutOfTime, Search, gave_nothing
 from dynotune.search.switch import faster_within
@@ -51,32 +52,17 @@ def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
         if begun is None:
             return None
         comparison = begun
-    first = orders(comparison.max_pairs, comparison.run.seed or 0)
-    blocks = itertools.count(1 + max([0, *(trial.block for trial in work.trials("confirm"))]))
-    in_order = lane_order.InOrder(
-        work.bench.side,
-        work.bench.all_lanes(),
-        lambda lane, pair: _pair(work, first[pair], candidate, lane, next(blocks)),
-    )
-    with work.bench.side:
-        while comparison.verdict is None:
-            judgement = judge_comparison(comparison, precision=PRECISION)
-            work.best = judgement.speedup, judgement.ci
-            try:
-                if not judgement.finished:
-                    ran = in_order.take(len(comparison.pairs), comparison.max_pairs)
-                    comparison = _as_planned(work, _with_pair(comparison, ran or {}))
-            except OutOfTime:
-                judgement = judge_comparison(comparison, precision=PRECISION, ended=True)
-            if judgement.finished:
-                pairs = comparison.pairs
-                comparison = judgement.conclude(
-                    comparison,
-                    baseline=_summary(work, comparison, BASELINE.key, [pair.baseline_s for pair in pairs]),
-                    candidate=_summary(work, comparison, candidate.key, [pair.candidate_s for pair in pairs]),
-                )
-            work.update(confirmed=comparison)
-    return comparison
+    if comparison.verdict is None:
+        pairs = _Pairs(work, candidate)
+        judged = fresh_pairs(pairs, work.journal.part("confirmed"), precision=PRECISION)
+        values = [pair.baseline_s for pair in judged.pairs], [pair.candidate_s for pair in judged.pairs]
+        judged = replace(
+            judged,
+            baseline=_summary(work, judged, BASELINE.key, values[0]),
+            candidate=_summary(work, judged, candidate.key, values[1]),
+        )
+        work.update(confirmed=launched.stated(judged))
+    return work.study.confirmed
 
 
 def _begun(work: Search, candidate: Arm) -> Comparison | None:
@@ -96,7 +82,7 @@ def _begun(work: Search, candidate: Arm) -> Comparison | None:
     max_pairs = max(n for n in range(MAX_PAIRS + 1) if lane_order.most_in_a_lane(n, num) <= max(0, in_turn))
     if max_pairs < fewest:
         return None
-    comparison = _as_planned(work, work.comparison(candidate, max_pairs=max_pairs, run_s=run_s, seen=seen))
+    comparison = replace(work.comparison(candidate, max_pairs=max_pairs, run_s=run_s, seen=seen), **_planned(work))
     if blocks is not None:
         comparison = replace(comparison, blocks=launched.blocks_answer(blocks))
     work.update(confirmed=comparison)
@@ -104,37 +90,59 @@ def _begun(work: Search, candidate: Arm) -> Comparison | None:
     return comparison
 
 
-def _as_planned(work: Search, comparison: Comparison) -> Comparison:
-    """Return the comparison with the planned window, which the first measured run fixes, perhaps a run of a pair."""
+def _planned(work: Search) -> dict[str, object]:
+    """Return what the first measured run fixes, perhaps a run of a pair: unit, step, and the window."""
     study = work.study
-    return replace(comparison, unit=study.per, step=study.step, run=study.run)
+    return {"unit": study.per, "step": study.step, "run": study.run}
 
 
-def _pair(work: Search, first: ArmName, candidate: Arm, lane: lanes.Lane, block: int) -> dict[ArmName, Trial]:
-    in_turn: list[tuple[ArmName, Arm]] = [("baseline", BASELINE), ("candidate", candidate)]
-    ordered = in_turn if first == "baseline" else in_turn[::-1]
-    # A pair counts only if each of its runs counts; the next pair is a better use of the time than a repeated
-    # run.
-    work.in_turn([one for _, one in ordered], "confirm", block, lane, repeats=0)
-    ran = {trial.arm: trial for trial in work.trials("confirm") if trial.block == block}
-    return {name: ran[one.key] for name, one in ordered if one.key in ran}
+class _Pairs:
+    """Makes the pairs of the confirmation, whose runs are trials of the study."""
 
+    def __init__(self, work: Search, candidate: Arm) -> None:
+        self._work, self._candidate, self.side = work, candidate, work.bench.side
+        self._blocks = itertools.count(1 + max([0, *(trial.block for trial in work.trials("confirm"))]))
 
-def _with_pair(comparison: Comparison, ran: dict[ArmName, Trial]) -> Comparison:
-    """Return the comparison with the pair added, or with the reason, from the pair's last run, why it is missing."""
-    (first, *_), trial, num_pairs, reason = ran, list(ran.values())[-1], len(comparison.pairs), ""
-    if gave_nothing(trial):
-        reason = f"A run of it failed: {trial.detail or trial.ended}."
-    elif trial.void and trial.ended == "timeout" and num_pairs < TELLING_PAIRS:
-        # The run is void because of its duration, but the duration is the measured value.
-        reason = f"A run did not end in the time left, and fewer than {TELLING_PAIRS} pairs are left without it."
-    if reason:
-        return replace(comparison, verdict="undecided", reason=reason, num_pairs=num_pairs)
-    if trial.void:
-        return replace(comparison, voided=[*comparison.voided, Voided(trial.block, trial.void)])
-    baseline, other = ran["baseline"], ran["candidate"]
-    pair = Pair(first, value_of(baseline), value_of(other), baseline.run, other.run, trial.lane)
-    return replace(comparison, pairs=[*comparison.pairs, pair])
+    def all_lanes(self) -> list[lanes.Lane]:
+        return self._work.bench.all_lanes()
+
+    def most_turns(self) -> float:
+        """Return no limit: each run of a pair begins only if it fits into the time."""
+        return math.inf
+
+    def see(self, judgement: SequentialResult) -> None:
+        self._work.best = judgement.speedup, judgement.ci
+
+    def tell(self, pair: Pair | Voided) -> None:
+        """Say nothing: the runs of the pair were told."""
+
+    def turn(self, order: ArmName, lane: lanes.Lane) -> Pair | Voided | None:
+        """Run both arms in the lane; a run that does not count ends the pair, since a next pair uses the time better.
+
+        Raises NoPair: a run failed; or it did not end in the time, and too few pairs are left without it.
+        """
+        work, block = self._work, next(self._blocks)
+        in_turn: list[tuple[ArmName, Arm]] = [("baseline", BASELINE), ("candidate", self._candidate)]
+        ordered = in_turn if order == "baseline" else in_turn[::-1]
+        try:
+            work.in_turn([one for _, one in ordered], "confirm", block, lane, repeats=0)
+        except OutOfTime:
+            return None
+        ran = {trial.arm: trial for trial in work.trials("confirm") if trial.block == block}
+        with work.journal.lock:
+            work.journal.part("confirmed").update(**_planned(work))
+        last = [ran[one.key] for _, one in ordered if one.key in ran][-1]
+        if gave_nothing(last):
+            raise NoPair(f"A run of it failed: {last.detail or last.ended}.")
+        void = Voided(block, last.void)
+        if last.void and last.ended == "timeout":
+            # The run is void because of its duration, but the duration is the measured value.
+            few = f"fewer than {TELLING_PAIRS} pairs are left without it"
+            raise NoPair(f"A run did not end in the time left, and {few}.", void=void, enough=TELLING_PAIRS)
+        if last.void:
+            return void
+        baseline, other = ran[BASELINE.key], ran[self._candidate.key]
+        return Pair(order, value_of(baseline), value_of(other), baseline.run, other.run, baseline.lane)
 
 
 def _summary(work: Search, comparison: Comparison, key: str, values: list[float]) -> ArmSummary:

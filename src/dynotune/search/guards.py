@@ -9,12 +9,12 @@ from pathlib import Path
 
 from dynotune.launch.process import has_room
 from dynotune.measure.checks import guard, guarded
+from dynotune.schema.arm import Arm, arm
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.events import ArmResults
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.study import Guarded
-from dynotune.search.bench import Arm, arm
 
 
 class Guards:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dynotune.measure.comparison import launched
+from dynotune.schema.arm import Arm, arm
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Estimate, Parts, Study
-from dynotune.search.bench import Arm, arm, complete
+from dynotune.search.bench import complete
 from dynotune.search.fit import Fit
 from dynotune.search.results import rounding
 from dynotune.search.running import estimate_of

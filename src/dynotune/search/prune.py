@@ -16,12 +16,13 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
+from dynotune.schema.arm import BASELINE, Arm, arm
 from dynotune.schema.comparison import MIN_PAIRS
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Round, Trial
 from dynotune.search import words
-from dynotune.search.bench import BASELINE, Arm, arm, complete, each_left_out, needed_first
+from dynotune.search.bench import complete, each_left_out, needed_first
 from dynotune.search.fit import Fit, Gain, holm
 from dynotune.search.parts import exact_arm, parts_of
 from dynotune.search.results import KEEPS_OUT, NO_TIME, rounding

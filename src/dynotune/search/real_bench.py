@@ -12,14 +12,17 @@ from msgspec.structs import replace
 
 from dynotune import probe
 from dynotune.launch.process import fresh_folder
+from dynotune.measure.bench import Journal, windows
 from dynotune.measure.checks import guard
 from dynotune.measure.comparison import objective, summary
 from dynotune.measure.live import (
     COLD_KEPT,
     FirstStep,
+    Live,
     Outcome,
     Steadiness,
     TaskRunner,
+    TurnsPlan,
     Watcher,
     WindowPlan,
     cautions,
@@ -30,24 +33,22 @@ from dynotune.measure.live import (
     readiness,
     refuse_impossible,
     run_settings,
-    switching,
     window_plan,
 )
 from dynotune.probe.facts import num_oom_kills
-from dynotune.schema.arm import ids_of
+from dynotune.schema.arm import BASELINE, Arm, ids_of
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, DynotuneError, StatisticsError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting, batches_ahead, over
-from dynotune.schema.study import Block, BlockResult, Estimate, Guarded, Phase, Study, Trial
+from dynotune.schema.study import BlockResult, Estimate, Guarded, HostBlock, Phase, Study, Trial
 from dynotune.search import failures
-from dynotune.search.bench import BASELINE, Arm, Hosts, Tested
+from dynotune.search.bench import Hosts, Tested
 from dynotune.search.earlier import pilots_on_disk
 from dynotune.search.fit import counts
 from dynotune.search.guards import Guards
 from dynotune.search.running import in_place
-from dynotune.search.study_window import num_runs, study_window
 from dynotune.search.within_run import WithinRun
 
 # A run that the deadline cuts short is lost, so a run that is nearly done may finish.
@@ -60,13 +61,17 @@ NUM_CHECKING_RUNS = 3
 """Runs in a row that a first check of results takes about as long as."""
 SLOWED_BY_CHECKS = 3.0
 """Factor on a step whose results are recorded, or that is computed in float64."""
+NUM_BLOCKS, MOST_ARMS = 2, 8
+NUM_PROVING = 8
+"""Runs of the confirming pairs: with more, windows get so short that noise costs more than runs gain."""
 OUT_OF_TIME = "the time was up before it was done"
 
 
 class RealBench:
-    """Bench that runs arms of one study in its folder. `add_to` writes to the study what must outlive an attempt.
+    """Bench that runs arms of one study in its folder. Its journal gets what must outlive an attempt.
 
     Args:
+        journal: the study.
         request: how the command is run, including the settings that all runs have in common.
         elapsed_s: seconds of earlier attempts and of this one so far.
         guess_s: seconds of a run, until one has been measured.
@@ -79,7 +84,7 @@ class RealBench:
         self,
         request: RunSpec,
         folder: Path,
-        study: Study,
+        journal: Journal[Study],
         watcher: Watcher,
         *,
         elapsed_s: float = 0.0,
@@ -88,7 +93,7 @@ class RealBench:
         wanted: Sequence[lanes.Lane] = (),
         hosts: Hosts | None = None,
     ) -> None:
-        self._request = request
+        self._request, self.journal, study = request, journal, journal.document
         self._folder, self._watcher = folder, watcher
         self._facts, self._budget_s, self._guess_s = study.facts, study.budget_s, guess_s
         self._began_s = time.monotonic() - elapsed_s
@@ -100,18 +105,17 @@ class RealBench:
         self._hosts = hosts
         # If the lane's host is lost, its block runs here, beside the first lane's.
         self._turn = threading.Lock() if hosts is not None else contextlib.nullcontext()
-        self._study, self._trials, self._num_runs = study, list(study.trials), num_runs(study)
+        self._num_runs = num_runs(study)
         self._guards = Guards(self._request, folder / "guard", study.facts, study.guarded)
-        self._within = WithinRun(
-            self._request,
+        self._live = Live(
+            request,
             folder / "switched",
             study.facts,
             watcher,
-            self._guards,
             cache_folder=self._cache_folder(BASELINE),
-            left_s=self.left_s,
             runner=runner,
         )
+        self._within = WithinRun(self._live, self._guards, self.left_s)
         self._pilots: dict[str, Outcome] = {}
         self._planned_s: dict[str, float] = {}
         self._outcomes: list[Outcome] = []
@@ -123,16 +127,20 @@ class RealBench:
             for key, outcome in pilots_on_disk(folder, study.trials).items():
                 self._keep_pilot(key, outcome)
 
+    @property
+    def _study(self) -> Study:
+        return self.journal.document
+
     # Interface for the search
 
     def all_lanes(self) -> list[lanes.Lane]:
-        """Return the available hosts, or lanes with a pilot in each, as `Bench.all_lanes`; UsageError as `alike`."""
+        """Return the available hosts, or lanes with a pilot in each. Raises UsageError: as `alike`."""
         if self._hosts is not None:
             cpus = frozenset(probe.host.usable_cpus())
             found = [lanes.Lane(at, "", cpus, host) for at, host in enumerate(["", *self._hosts.names()], 1)]
             self._lanes = found if len(found) > 1 else [lanes.WHOLE]
         elif not self._lanes:
-            pilots = [trial for trial in self._trials if trial.arm == BASELINE.key]
+            pilots = [trial for trial in self._study.trials if trial.arm == BASELINE.key]
             alone = pilots_on_disk(self._folder, pilots).get(BASELINE.key) if self._wanted else None
             self._lanes = [lanes.WHOLE]
             left_s, run_s = self.left_s(), self.run_s(BASELINE)
@@ -141,9 +149,11 @@ class RealBench:
                 why = "the command as it is has no run to compare lanes with" if alone is None else why
                 self._notes.say(f"Runs go one after another: {why}.")
             elif alone is not None:
-                self._within.end()
+                self._live.end()
                 launch, run = self._lane_pilot, self._request
                 self._lanes = lane_speed.alike(run, self._wanted, alone, self.side, launch, self._notes)
+            if self._notes.said != self._study.lane_notes:
+                self.journal.update(lane_notes=self._notes.said)
         return self._lanes
 
     def _lane_pilot(self, lane: lanes.Lane) -> Outcome:
@@ -151,9 +161,9 @@ class RealBench:
         return self._launch(BASELINE, "pilot", folder, limit_s(self._request, None), lane)
 
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
-        """Run as `Bench.run` does. Raises DynotuneError: the unchanged command failed, or the machine."""
-        with self.side.lock:
-            self._within.end()
+        """Run as `StudyBench.run` does. Raises DynotuneError: the unchanged command failed, or the machine."""
+        with self.journal.lock:
+            self._live.end()
             if phase != "pilot":
                 self.plan()
             name = f"{next(self._numbers):04d}-{phase}"
@@ -161,20 +171,21 @@ class RealBench:
             begun = Trial(arm=arm.key, phase=phase, block=block, ended="measured", began_s=self.elapsed_s(), run=name)
             return self._ended(self._run(arm, replace(begun, lane=lane.number), lane))
 
-    def elsewhere(self, block: Block, lane: lanes.Lane) -> BlockResult | None:
+    def elsewhere(self, block: HostBlock, lane: lanes.Lane) -> BlockResult | None:
         found = self._hosts.run(lane.host, block, self.side.go_on) if self._hosts is not None else None
         if found is not None:
-            with self.side.lock:
+            with self.journal.lock:
                 warnings, readback = [*self._study.warnings, *found.warnings], found.readback | self._study.readback
-                self._study = replace(self._study, readback=readback, warnings=warnings)
+                self.journal.update(readback=readback, warnings=list(dict.fromkeys(warnings)))
         return found
 
     def check(self, arm: Arm) -> Trial | None:
-        self._within.end()
+        self._live.end()
         begun = Trial(arm=arm.key, phase="pilot", block=0, ended="unchecked", began_s=self.elapsed_s())
         if not self._guards.is_known(arm):
             self._watcher.running(f"losses or outputs: {arm.key}")
         found = self._guards.of(arm, min(LIMIT_S, self._time_left_s(arm)))
+        self._keep_checked()
         if found is None or (isinstance(found, Guarded) and found.ok):
             return None
         next(self._numbers)  # the check is one of the trials
@@ -183,9 +194,13 @@ class RealBench:
         detail = found.reason or f"{found.what} differ by {found.difference:.2g} of their size"
         return self._ended(replace(begun, ended="wrong-results", detail=detail))
 
+    def _keep_checked(self) -> None:
+        if (told := self._guards.told) != self._study.guarded:
+            self.journal.update(guarded=told)
+
     def _ended(self, trial: Trial) -> Trial:
         trial = replace(trial, wall_s=self.elapsed_s() - trial.began_s)
-        self._trials.append(trial)
+        self.journal.add(trial)
         return trial
 
     def check_s(self, arm: Arm) -> float:
@@ -206,11 +221,13 @@ class RealBench:
         return self._within.switch(arms, limit_s)
 
     def test(self, arm: Arm, plan: Comparison, error: float, limit_s: float, first_s: float = math.inf) -> Tested:
-        return self._within.test(arm, plan, error, limit_s, first_s)
+        tested = self._within.test(arm, plan, error, limit_s, first_s)
+        self._keep_checked()
+        return tested
 
     def run_s(self, arm: Arm) -> float:
         for one in (arm, BASELINE):
-            if took_s := [trial.wall_s for trial in self._trials if trial.arm == one.key and counts(trial)]:
+            if took_s := [trial.wall_s for trial in self._study.trials if trial.arm == one.key and counts(trial)]:
                 return statistics.median(took_s)
             if one.key in self._planned_s:
                 return self._planned_s[one.key]
@@ -226,7 +243,8 @@ class RealBench:
         if self._within.block_s is not None:
             return self._within.block_s
         steps = self._study.diagnosis.steps if not isinstance(self._study.diagnosis, Unknown) else Unknown("")
-        return STEPS_OF_A_BLOCK * (0.0 if isinstance(steps, Unknown) else steps.median_step_s) + 4 * switching.STRETCH_S
+        step_s = 0.0 if isinstance(steps, Unknown) else steps.median_step_s
+        return STEPS_OF_A_BLOCK * step_s + 4 * TurnsPlan().stretch_s
 
     def left_s(self) -> float:
         return self._budget_s - self.elapsed_s()
@@ -234,26 +252,13 @@ class RealBench:
     def close(self) -> None:
         if self._wanted and not self._lanes:
             self._notes.say("No runs went side by side: the search ended before any that could.")
-        self._within.end()
+            self.journal.update(lane_notes=self._notes.said)
+        self._live.__exit__()
 
     # Values for the study
 
     def elapsed_s(self) -> float:
         return time.monotonic() - self._began_s
-
-    def add_to(self, study: Study) -> Study:
-        mine = self._study
-        return replace(
-            study,
-            run=mine.run,
-            run_s=mine.run_s,
-            unit=mine.unit,
-            step=mine.step,
-            readback=mine.readback,
-            guarded=self._guards.told,
-            lane_notes=self._notes.said,
-            warnings=list(dict.fromkeys([*study.warnings, *mine.warnings])),
-        )
 
     def cautions(self) -> list[str]:
         return cautions.warnings(self._outcomes) + objective.notes(self._study.run.objective, self._outcomes)
@@ -349,29 +354,29 @@ class RealBench:
         """Fix the window of all runs, from the pilots so far; a window that is fixed does not change."""
         if self._is_planned:
             return
-        window, baseline = self._window(), self._pilots[BASELINE.key]
-        wary = cautions.window_cautions(self._request, window)
-        wary += objective.cautions(self._study.run.objective, window.num_steps)
+        planned, baseline = self._window(), self._pilots[BASELINE.key]
+        wary = cautions.window_cautions(self._request, planned)
+        wary += objective.cautions(self._study.run.objective, planned.num_steps)
         wary += cautions.sandbox_warnings(baseline)
         for text in wary:
             self._watcher.warn(text)
-        self._study = replace(
-            self._study,
+        self.journal.update(
             run=replace(
-                self._study.run, warmup_steps=window.warmup_steps or None, window_steps=window.num_steps or None
+                self._study.run, warmup_steps=planned.warmup_steps or None, window_steps=planned.num_steps or None
             ),
-            run_s=window.run_s,
-            whole_epochs=window.whole_epochs,
+            run_s=planned.run_s,
+            whole_epochs=planned.whole_epochs,
             unit=objective.unit_of(self._study.run.objective, summary.unit([*self._pilots.values()])),
             step=summary.step(baseline),
-            warnings=[*self._study.warnings, *wary],
+            warnings=list(dict.fromkeys([*self._study.warnings, *wary])),
         )
         run_s = self._own_s(BASELINE.key, baseline)
         self._planned_s = {key: self._own_s(key, outcome, run_s) for key, outcome in self._pilots.items()}
         self._pilots.clear()
         self._watcher.say(
-            f"Each run: {window.warmup_steps} warm-up steps, then {window.num_steps} timed steps; about {run_s:.0f} s."
-            if window.num_steps
+            f"Each run: {planned.warmup_steps} warm-up steps, then {planned.num_steps} timed steps; "
+            f"about {run_s:.0f} s."
+            if planned.num_steps
             else f"Each run ends with its first steps; about {run_s:.0f} s."
         )
 
@@ -381,7 +386,7 @@ class RealBench:
         Lanes shorten the search, not its windows: the runs of a block still follow one another.
         """
         others = [outcome for key, outcome in self._pilots.items() if key != BASELINE.key]
-        return study_window(
+        return windows.for_search(
             self._request,
             self._pilots[BASELINE.key],
             others,
@@ -414,14 +419,16 @@ class RealBench:
     # Progress messages
 
     def _note(self, outcome: Outcome) -> None:
-        with self.side.lock:
+        with self.journal.lock:
             readback = summary.merged_readback(self._study.readback, outcome)
-            self._study = replace(self._study, readback=readback)
+            if readback != self._study.readback:
+                self.journal.update(readback=readback)
             self._outcomes.append(outcome.without_steps)
 
     def _warn(self, text: str) -> None:
         self._watcher.warn(text)
-        self._study = replace(self._study, warnings=[*self._study.warnings, text])
+        if text not in self._study.warnings:
+            self.journal.update(warnings=[*self._study.warnings, text])
 
     def _cache_folder(self, arm: Arm, lane: lanes.Lane = lanes.WHOLE) -> Path:
         """Return the cache folder, shared by arms and lanes unless starts are measured: code is keyed by content."""
@@ -430,3 +437,9 @@ class RealBench:
 
     def _settings(self, arm: Arm) -> list[Setting]:
         return over(self._study.run.settings, arm.settings)
+
+
+def num_runs(study: Study) -> int:
+    """Return how many runs a study wants: blocks that leave each setting out, and pairs that confirm."""
+    num_settings = sum(one.id not in study.outcomes for one in study.candidates)
+    return NUM_BLOCKS * (min(num_settings, MOST_ARMS) + 2) + NUM_PROVING

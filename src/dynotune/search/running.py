@@ -2,17 +2,28 @@
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import wait
 from functools import partial
 
 from msgspec.structs import replace
 
 from dynotune.measure.live import Watcher, lanes
+from dynotune.schema.arm import BASELINE, Arm, arm
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, RecordError
-from dynotune.schema.study import Block, Candidate, CandidateOutcome, Ended, Estimate, OutcomeKind, Phase, Study, Trial
-from dynotune.search.bench import BASELINE, Arm, Bench, arm
+from dynotune.schema.study import (
+    Candidate,
+    CandidateOutcome,
+    Ended,
+    Estimate,
+    HostBlock,
+    OutcomeKind,
+    Phase,
+    Study,
+    Trial,
+)
+from dynotune.search.bench import StudyBench
 from dynotune.search.bounds import worth_trying
 from dynotune.search.fit import Gain, counts
 from dynotune.search.results import NO_TIME
@@ -37,17 +48,19 @@ class OutOfTime(Exception):
 
 
 class Search:
-    """A study in progress. `study` contains all data that later attempts need."""
+    """A study in progress, whose state is in the journal of the bench."""
 
-    def __init__(self, study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> None:
-        self.study = study
-        self.bench = bench
+    def __init__(self, bench: StudyBench, watcher: Watcher) -> None:
+        self.bench, self.journal = bench, bench.journal
         self.watcher = watcher
         self.best: tuple[float | None, tuple[float, float] | None] = (None, None)
         """Progress for the user: the best arm's speed-up so far, and its interval."""
-        self._save = save
 
     # What is known
+
+    @property
+    def study(self) -> Study:
+        return self.journal.document
 
     @property
     def margin(self) -> float:
@@ -74,9 +87,7 @@ class Search:
     # Records
 
     def update(self, **changes: object) -> None:
-        with self.bench.side.lock:
-            self.study = self.bench.add_to(replace(self.study, **changes))
-            self._save(self.study)
+        self.journal.update(**changes)
 
     def settle(self, outcomes: dict[str, CandidateOutcome]) -> None:
         if outcomes:
@@ -97,20 +108,18 @@ class Search:
     # Runs
 
     def run(self, one: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
-        """Run the arm once, and store the trial.
+        """Run the arm once.
 
         Raises:
             OutOfTime: the run would not end before the deadline.
             CannotRunHere: the command as written gave no measurement.
         """
-        with self.bench.side.lock:
+        with self.journal.lock:
             self._must_fit(self.bench.run_s(one))
             num, known = len(self.alive()), formats.so_far(*self.best, self.bench.left_s())
             what = one.key or "the command as it is"
             self.watcher.running(f"{in_place(phase, block)}: {what} ({num} setting{'s' * (num != 1)} alive); {known}")
         trial = self.bench.run(one, phase, block, lane)
-        with self.bench.side.lock:
-            self.update(trials=[*self.study.trials, trial])
         if one == BASELINE and gave_nothing(trial):
             raise CannotRunHere(
                 f"The command {self.study.begun} gave no measurement ({trial.ended}): "
@@ -132,10 +141,7 @@ class Search:
         if self.bench.check_s(one) > max(0.0, self.bench.left_s()):
             # Not stored: with more time, results can be checked.
             return Trial(arm=one.key, phase="pilot", block=0, ended="unchecked", detail=NO_TIME)
-        wrong = self.bench.check(one)
-        if wrong is not None:
-            self.update(trials=[*self.study.trials, wrong])
-        return wrong
+        return self.bench.check(one)
 
     def _must_fit(self, needed_s: float) -> None:
         if self.bench.left_s() < needed_s:
@@ -158,7 +164,7 @@ class Search:
         """Run the remaining arms of the block in random order. An arm that failed before is left out."""
         order = sorted(arms, key=lambda one: one.key)
         random.Random(f"{self.study.run.seed} {phase} {block}").shuffle(order)
-        with self.bench.side.lock:
+        with self.journal.lock:
             begun = [trial for trial in self.trials(phase) if trial.block == block]
             if any(trial.was_elsewhere for trial in begun) and not all(self._is_done(one, begun) for one in order):
                 # Runs of two hosts cannot be compared.
@@ -192,10 +198,9 @@ class Search:
         """
         attempt = sum(trial.block == block for trial in self.trials(phase))
         arms = [list(one.settings) for one in order]
-        asked = Block(phase=phase, number=block, arms=arms, repeats=repeats, attempt=attempt)
-        with self.bench.side.lock:
+        asked = HostBlock(phase=phase, number=block, arms=arms, repeats=repeats, attempt=attempt)
+        with self.journal.lock:
             self.bench.plan()
-            self.update()
         if (found := self.bench.elsewhere(asked, lane)) is None:
             return False
         places = {(one.arm, one.phase, one.block) for one in found.trials if one.was_elsewhere}
@@ -203,7 +208,7 @@ class Search:
         is_begun = found.out_of_time or any(place[1] == phase for place in places)
         if not (is_begun and places <= may_be and all(one.was_elsewhere for one in found.trials)):
             raise RecordError(f"{in_place(phase, block)}: what came back is not what was asked for.")
-        with self.bench.side.lock:
+        with self.journal.lock:
             self.update(trials=[*self.study.trials, *(replace(trial, lane=lane.number) for trial in found.trials)])
         if found.out_of_time:
             raise OutOfTime

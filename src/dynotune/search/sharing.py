@@ -19,15 +19,16 @@ from msgspec.structs import replace
 from dynotune import knobs
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import origin
+from dynotune.measure.bench import Journal
 from dynotune.measure.live import Watcher, lanes, machine_lock, refuse_another_machine, shared_facts
 from dynotune.report import Progress, console
 from dynotune.report.study import spent_s
 from dynotune.schema import document, redaction
+from dynotune.schema.arm import BASELINE, arm
 from dynotune.schema.errors import RecordError, UsageError
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
-from dynotune.schema.study import Block, BlockResult, Study
-from dynotune.search.bench import BASELINE, arm
+from dynotune.schema.study import BlockResult, HostBlock, Study
 from dynotune.search.real_bench import RealBench
 from dynotune.search.running import OutOfTime, Search
 
@@ -70,17 +71,20 @@ class Worker:
             raise UsageError(what, hint=f"If you trust it, type it here too: {knobs.how_to_type(left[0])}")
         return study
 
-    def do(self, study: Study, block: Block) -> BlockResult:
+    def do(self, study: Study, block: HostBlock) -> BlockResult:
         """Run the block. Settings that fill caches get a pilot before their first run, as each host has its own caches.
 
         Raises DynotuneError: as `as_here`; the block is not the study's; or the command as it is fails here.
         """
         study, arms = self.as_here(study), [arm(settings) for settings in block.arms]
         if not {one for each in arms for one in each.settings} <= {one.setting for one in study.candidates}:
-            raise RecordError(f"Block {block.number} has settings that the study does not try.")
+            raise RecordError(f"HostBlock {block.number} has settings that the study does not try.")
         if self._bench is None:
-            self._bench = RealBench(self.run, self.folder, study, self.watcher, elapsed_s=spent_s(study))
-        work, is_whole = Search(study, self._bench, lambda study: None, self.watcher), True
+            journal = Journal(study)  # the leader stores the study
+            self._bench = RealBench(self.run, self.folder, journal, self.watcher, elapsed_s=spent_s(study))
+        else:
+            self._bench.journal.keep(study)
+        work, is_whole = Search(self._bench, self.watcher), True
         warmed = {str(one.setting) for one in study.candidates if one.needs_warm_cache}
         try:
             for one in [BASELINE, *arms]:
@@ -114,7 +118,7 @@ class NodeWorker(Worker):
         """Raise CannotRunHere: this host differs from the leading host."""
         refuse_another_machine("study", study.facts, self._facts)
 
-    def do(self, study: Study, block: Block) -> BlockResult:
+    def do(self, study: Study, block: HostBlock) -> BlockResult:
         with machine_lock(self.run, self.watcher):
             return super().do(study, block)
 

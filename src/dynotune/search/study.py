@@ -10,11 +10,11 @@ Every decision is stored in the study before the next run, so an interrupted sea
 """
 
 import math
-from collections.abc import Callable
 
 from dynotune.measure.live import Watcher
+from dynotune.schema.arm import arm
 from dynotune.schema.study import Candidate, CandidateOutcome, Study
-from dynotune.search.bench import Bench, arm
+from dynotune.search.bench import StudyBench
 from dynotune.search.bounds import bound_log, worth_trying
 from dynotune.search.conclusion import conclude
 from dynotune.search.confirmation import confirm
@@ -23,18 +23,17 @@ from dynotune.search.running import OutOfTime, Search
 from dynotune.search.switch import switch
 
 
-def search(study: Study, bench: Bench, save: Callable[[Study], None], watcher: Watcher) -> Study:
-    """Find the settings of `study.candidates` that are proved to help, before the deadline of `bench`.
+def search(bench: StudyBench, watcher: Watcher) -> Study:
+    """Find the candidates of the bench's study that are proved to help, before its deadline.
 
-    Args:
-        save: called after every run and every decision.
+    Every run and every decision is in the journal of the bench before the next one begins.
 
     Raises:
         CannotRunHere: the machine, or the command as written, gives no measurements; completed work is saved.
     """
-    if study.finished:
-        return study
-    work = Search(study, bench, save, watcher)
+    if bench.journal.document.finished:
+        return bench.journal.document
+    work = Search(bench, watcher)
     try:
         _go(work)
     except OutOfTime:

@@ -13,11 +13,12 @@ import math
 from collections.abc import Sequence
 
 from dynotune.measure.comparison import launched
+from dynotune.schema.arm import BASELINE, Arm, arm
 from dynotune.schema.comparison import MAX_PAIRS, TELLING_PAIRS, Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Estimate, OutcomeKind, Study
 from dynotune.search import words
-from dynotune.search.bench import BASELINE, Arm, Tested, arm, complete
+from dynotune.search.bench import Tested, complete
 from dynotune.search.results import rounding
 from dynotune.search.running import Search, alone, gave_nothing, in_predicted_order
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from dynotune import fleet, knobs, probe
+from dynotune import fleet, probe
 from dynotune.diagnose import LiveDiagnosis, conclude, gather
 from dynotune.launch import new_run_folder
 from dynotune.launch.process import origin
-from dynotune.measure.comparison import Interrupted, MeasuredRun, objective, pays_off, read_run
+from dynotune.measure.bench import Interrupted, preflight
+from dynotune.measure.comparison import MeasuredRun, objective, pays_off, read_run
 from dynotune.measure.live import (
     SYNCHRONISED,
     TaskRunner,
@@ -24,7 +24,6 @@ from dynotune.measure.live import (
     lanes,
     machine_lock,
     refuse_another_machine,
-    refuse_impossible,
     shared_facts,
 )
 from dynotune.recipes import checking, recipe_of
@@ -32,6 +31,7 @@ from dynotune.report.page import html
 from dynotune.report.study import long_time, spent_s
 from dynotune.schema import document, errors, resumption
 from dynotune.schema import recipe as recipe_file
+from dynotune.schema.arm import BASELINE, arm
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.comparison import MARGIN
 from dynotune.schema.diagnosis import Diagnosis, UpperBound
@@ -40,14 +40,15 @@ from dynotune.schema.facts import NOT_ASKED, Unknown
 from dynotune.schema.knob import WITHOUT_ROUNDING
 from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting, over
-from dynotune.schema.study import Attempt, BaseRecipe, BreakEven, Study
+from dynotune.schema.study import BaseRecipe, BreakEven, Study
 from dynotune.search import asked, sharing
-from dynotune.search.bench import BASELINE, Hosts, arm
+from dynotune.search.bench import Hosts
 from dynotune.search.candidates import Machine, offered, refusal, refuse_unfit
 from dynotune.search.earlier import DIAGNOSIS, plain_pilot
 from dynotune.search.outcomes import FAILURES
 from dynotune.search.real_bench import RealBench
 from dynotune.search.study import search
+from dynotune.search.study_journal import EndedBy, StudyJournal
 from dynotune.search.words import nothing_to_try, to_try
 from dynotune.text import words as formats
 
@@ -63,7 +64,6 @@ BUDGET_S = 180.0
 """Budget of a study in seconds, unless the user gives another."""
 UNKNOWN_RUN_S = 60.0
 """Seconds of a run as long as nothing is known of the command."""
-EndedBy = Literal["done", "user", "error", ""]
 
 
 class TuneRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,20 +112,14 @@ def tune(
         asked.refuse_rounding(words)
     run = replace(given, settings=[*given.settings, *asked.first_values(words, given.settings)])
     facts = facts_of(run)
-    for setting in run.settings:
-        knobs.check_applies(setting, facts)
-    refuse_impossible(run, run.settings, facts)
+    wary = preflight(run, {"baseline": run.settings}, facts, asked=words.settings)
     if request.base_recipe is not None:
         first, file = request.base_recipe.recipe, Path(request.base_recipe.file).name
         for text in (*map(str, checking.differences(first, facts, run.command)), *checking.unproved(first)):
             watcher.warn(formats.plain(f"{file}: {text}."))
-    for setting in run.settings:
-        if caution := knobs.caution(setting, facts):
-            watcher.warn(caution)
-    for caution in refuse_unfit(words, Machine(facts=facts, env=run.env, refused=refusal(run, facts))):
+    wary += refuse_unfit(words, Machine(facts=facts, env=run.env, refused=refusal(run, facts)))
+    for caution in wary:
         watcher.warn(caution)
-    objective.refuse_impossible(run)
-    lanes.refuse_impossible(run, [*run.settings, *words.settings])
     if (store is not None) + bool(ray) + (run.lanes != 1) > 1:
         raise UsageError("--lanes, --ray and --storage do not go together.", hint="Choose one of them.")
     if store is not None or ray:
@@ -233,12 +227,14 @@ def _sit(run: RunSpec, folder: Path, study: Study, watcher: Watcher, hosts: Host
 class _Attempt:
     def __init__(self, run: RunSpec, folder: Path, study: Study, watcher: Watcher, hosts: Hosts | None) -> None:
         self._run, self._folder, self._watcher, self._hosts = run, folder, watcher, hosts
-        self._earlier_s = spent_s(study)
-        self._began, self._began_s = datetime.now(UTC), time.monotonic()
-        self._attempts, self._diagnosis_s = study.attempts, 0.0
-        self._bench: RealBench | None = None
+        self._journal = StudyJournal(study, folder / FILE, hosts)
+        self._earlier_s, self._began_s = spent_s(study), time.monotonic()
+        self._diagnosis_s = 0.0
         self._lanes: list[lanes.Lane] = []
-        self.study = study
+
+    @property
+    def study(self) -> Study:
+        return self._journal.document
 
     def work(self) -> None:
         """Work from the study's current state to its end."""
@@ -247,10 +243,11 @@ class _Attempt:
             # The time spent waiting for other programs is not the study's.
             waited_s = time.monotonic() - waits_from_s
             self._began_s += waited_s
-            self._began += timedelta(seconds=waited_s)
+            self._journal.waited(waited_s)
             notes = lanes.Notes(self._watcher)
             self._lanes = lanes.wanted(self._run, notes)
-            self.study = replace(self.study, lane_notes=notes.said)
+            if notes.said != self.study.lane_notes:
+                self._journal.update(lane_notes=notes.said)
             if isinstance(self.study.diagnosis, Unknown):
                 with LiveDiagnosis(self._diagnosed_run(self.study.run.settings), self._watcher) as live:
                     self._diagnose(live)
@@ -258,15 +255,13 @@ class _Attempt:
                     live.end()
             else:
                 self._search(None)
-            self._update(break_even=_paid_off(self._folder, self.study))
+            self._journal.update(break_even=_paid_off(self._folder, self.study))
             self._diagnose_again()
         self.end("done")
         write_results(self._folder, self.study, self._watcher)
 
     def end(self, by: EndedBy) -> None:
-        """Record when and why the attempt ended. If nothing can be written, the earlier state remains."""
-        with contextlib.suppress(CannotRunHere):
-            self._save(self.study, by)
+        self._journal.end(by)
 
     # Diagnosis
 
@@ -294,7 +289,7 @@ class _Attempt:
             # The steps of the plain run were not followed by waits for the device.
             pilot = plain_pilot(self._folder, file.parent, observation.processes, self._began_s - self._earlier_s)
         trials = [] if pilot is None else [pilot]
-        self._update(diagnosis=diagnosis, candidates=tried, not_offered=left_out, trials=trials)
+        self._journal.update(diagnosis=diagnosis, candidates=tried, not_offered=left_out, trials=trials)
 
     def _diagnosed_run(self, settings: list[Setting]) -> RunSpec:
         return replace(
@@ -317,20 +312,20 @@ class _Attempt:
                 found = conclude(gather(self._diagnosed_run(settings), self._watcher)[0])
             except DynotuneError as error:
                 found = Unknown(error.message)
-        self._update(diagnosis_with_recipe=found)
+        self._journal.update(diagnosis_with_recipe=found)
 
     # Search
 
     def _search(self, runner: TaskRunner | None) -> None:
         """Search; `runner` is of the live run that the diagnosis used."""
         if not self.study.candidates:
-            self._update(verdict=nothing_to_try(self.study), finished=True)
+            self._journal.update(verdict=nothing_to_try(self.study), finished=True)
             return
         self._watcher.say(to_try(self.study))
-        self._bench = RealBench(
+        bench = RealBench(
             self._run,
             self._folder,
-            self.study,
+            self._journal,
             self._watcher,
             elapsed_s=self._elapsed_s(),
             guess_s=_guess_s(self.study),
@@ -338,29 +333,13 @@ class _Attempt:
             wanted=self._lanes,
             hosts=self._hosts,
         )
-        with contextlib.closing(self._bench):
-            found = search(self.study, self._bench, self._save, self._watcher)
-        warnings = [*found.warnings, *self._bench.cautions(), *void_caution(found)]
-        self._save(replace(found, warnings=list(dict.fromkeys(warnings))))
-
-    # Time and disk
+        with contextlib.closing(bench):
+            found = search(bench, self._watcher)
+        warnings = [*found.warnings, *bench.cautions(), *void_caution(found)]
+        self._journal.update(warnings=list(dict.fromkeys(warnings)))
 
     def _elapsed_s(self) -> float:
         return self._earlier_s + time.monotonic() - self._began_s
-
-    def _update(self, **changes: object) -> None:
-        self._save(replace(self.study, **changes))
-
-    def _save(self, study: Study, by: EndedBy = "") -> None:
-        if self._bench is not None:
-            study = self._bench.add_to(study)
-        now = datetime.now(UTC)
-        began, ended = (moment.isoformat(timespec="seconds") for moment in (self._began, now))
-        attempt = Attempt(began, ended, by)
-        self.study = replace(study, attempts=[*self._attempts, attempt])
-        document.write(self._folder / FILE, self.study)
-        if self._hosts is not None:
-            self._hosts.save(self.study)
 
 
 def void_caution(study: Study) -> list[str]:

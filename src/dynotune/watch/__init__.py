@@ -1,6 +1,6 @@
 """Watch a live run: follow its records, store values in bounded memory, analyse the run once a second, and show it.
 
-`Watcher` follows a run folder (`follower`, `processes`), stores values (`store`), and makes one `View` a second
+`RunWatcher` follows a run folder (`follower`, `processes`), stores values (`store`), and makes one `View` a second
 (`analysis`: the sentence and the alerts). Displays only show the view: `Lines` and `Screen` in the terminal, `Server`
 as a page and for Prometheus; `Commands` starts the user's own commands at each alert.
 
@@ -15,10 +15,10 @@ from dynotune.lazy_face import lazy_face
 if TYPE_CHECKING:
     from dynotune.watch.server import Server
     from dynotune.watch.terminal import Lines, Screen
-    from dynotune.watch.watcher import Commands, Watcher
+    from dynotune.watch.watcher import Commands, RunWatcher
 
-__all__ = ["Commands", "Lines", "Screen", "Server", "Watcher"]
+__all__ = ["Commands", "Lines", "RunWatcher", "Screen", "Server"]
 
-_HOMES = {"terminal": "Lines Screen", "server": "Server", "watcher": "Commands Watcher"}
+_HOMES = {"terminal": "Lines Screen", "server": "Server", "watcher": "Commands RunWatcher"}
 
 __getattr__ = lazy_face(__name__, _HOMES)

@@ -18,7 +18,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.watch import GpuView, View
 from dynotune.watch import columns
 from dynotune.watch.store import WIDTH, Bin
-from dynotune.watch.watcher import EVERY_S, Watcher
+from dynotune.watch.watcher import EVERY_S, RunWatcher
 
 BUCKETS_S = tuple(float(f"{mantissa}e{power}") for power in range(-4, 3) for mantissa in (1, 2, 5))
 PATIENCE_S, LAST_WORD_S = 20.0, 1.5 * EVERY_S
@@ -40,7 +40,7 @@ class Server:
         CannotRunHere: the port is taken or not permitted.
     """
 
-    def __init__(self, address: str, watcher: Watcher, *, token: str | None = None) -> None:
+    def __init__(self, address: str, watcher: RunWatcher, *, token: str | None = None) -> None:
         host, _, port = address.rpartition(":")
         self.host = host
         if not port.isdigit() or int(port) > 65535 or not host:
@@ -140,7 +140,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def metrics(watcher: Watcher) -> bytes:
+def metrics(watcher: RunWatcher) -> bytes:
     """Write all current metrics in Prometheus' format. Raises CannotRunHere: prometheus-client is not installed."""
     try:
         from prometheus_client import generate_latest
@@ -150,7 +150,7 @@ def metrics(watcher: Watcher) -> bytes:
     return generate_latest(registry)
 
 
-def _families(watcher: Watcher) -> Iterator[Any]:
+def _families(watcher: RunWatcher) -> Iterator[Any]:
     from prometheus_client import core
 
     with watcher.lock:

@@ -28,7 +28,7 @@ MOST_PROCESSES = 48
 MOST_AT_ONCE, MOST_DETAILS = 4, 64
 
 
-class Watcher:
+class RunWatcher:
     """Watches the run in `folder`, until the run is over or `stop` is called.
 
     `fail_on`: from the id of an alert to the seconds that it may last.

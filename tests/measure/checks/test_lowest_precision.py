@@ -54,7 +54,7 @@ def ask(tmp_path: Path, monkeypatch):
     command = [sys.executable, "infer.py"]
     run = spec(command=command, cwd=tmp_path, env=env, base=tmp_path / "runs", seed=0, lock=False, sandbox=False)
 
-    def compare(request, watcher, runner):
+    def compare(request, watcher, live):
         assert request.in_process == "auto"
         return Comparison(
             id="made-up", run=run.recorded, candidate_settings=request.candidate, verdict="faster", speedup=1.9
@@ -87,9 +87,9 @@ def test_precisions_with_right_results_share_one_live_run_and_the_time(ask, monk
     monkeypatch.setattr(lowest_precision, "ARMS", words)
     asked, compare = [], lowest_precision.protocol.compare
 
-    def noted(request, watcher, runner):
-        asked.append((str(request.candidate[0]), runner, request.budget_s))
-        return compare(request, watcher, runner)
+    def noted(request, watcher, live):
+        asked.append((str(request.candidate[0]), live, request.budget_s))
+        return compare(request, watcher, live)
 
     monkeypatch.setattr(lowest_precision.protocol, "compare", noted)
     found, _ = ask(budget_s=100.0)
@@ -113,7 +113,7 @@ def test_a_metric_that_raises_ends_it_with_its_own_words(ask):
 
 
 def test_a_precision_that_cannot_be_tried_has_a_reason_and_the_others_go_on(ask, monkeypatch):
-    def refuse(request, watcher, runner):
+    def refuse(request, watcher, live):
         raise CannotRunHere("its steps are too few")
 
     monkeypatch.setattr(lowest_precision.protocol, "compare", refuse)
@@ -206,13 +206,14 @@ for _ in range(40):
 
 @pytest.mark.parametrize(("timeout_s", "limit_s"), [(7200.0, 7200.0), (None, LIMIT_S)])
 def test_the_shared_run_may_take_as_long_as_any_run_of_the_command(ask, monkeypatch, timeout_s, limit_s):
-    limits, runner_of = [], lowest_precision.switching.runner_of
+    limits = []
 
-    def noted(run, folder, watcher, facts, limit_s, *more):
-        limits.append(limit_s)
-        return runner_of(run, folder, watcher, facts, limit_s, *more)
+    class Noted(lowest_precision.Live):
+        def __init__(self, *given, limit_s):
+            limits.append(limit_s)
+            super().__init__(*given, limit_s=limit_s)
 
-    monkeypatch.setattr(lowest_precision.switching, "runner_of", noted)
+    monkeypatch.setattr(lowest_precision, "Live", Noted)
     ask(timeout_s=timeout_s)
     assert limits == [limit_s]
 

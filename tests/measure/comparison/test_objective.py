@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynotune.measure.bench.windows import for_pairs
 from dynotune.measure.comparison import objective
 from dynotune.measure.comparison.objective import unit_of, value
-from dynotune.measure.comparison.pair_plan import plan
 from dynotune.measure.live import window_plan
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.readiness import FirstStep
@@ -104,10 +104,10 @@ def test_a_run_goes_on_until_it_makes_the_step_that_its_pilot_ended_with():
 
 def test_runs_that_end_with_their_first_step_time_no_window():
     pilots = [outcome(records=[record([1.0] * 50, found_after=3)]) for _ in range(2)]
-    planned, num_pairs = plan(CompareRequest(run=request_for("time-to-first-step"), candidate=[]), pilots, None)
+    planned, num_pairs = for_pairs(CompareRequest(run=request_for("time-to-first-step"), candidate=[]), pilots, None)
     assert (planned.num_steps, planned.warmup_steps, num_pairs) == (0, 0, 12)
     assert planned.run_s == pytest.approx(START_S + 4.0 - LAUNCHED_S)
-    _, afforded = plan(
+    _, afforded = for_pairs(
         CompareRequest(run=request_for("time-to-first-step"), candidate=[]), pilots, 6 * 2 * planned.run_s + 1
     )
     assert afforded == 6
@@ -199,12 +199,12 @@ def test_a_window_that_the_user_asked_for_is_taken_and_a_short_one_is_cautioned(
 def test_a_program_that_ends_too_early_for_its_objective_is_refused(name):
     short = [outcome(records=[record([0.005] * 80)], ended_by="command") for _ in range(2)]
     with pytest.raises(CannotRunHere, match=r"99th percentile|energy"):
-        plan(CompareRequest(run=request_for(name), candidate=[]), short, None)
+        for_pairs(CompareRequest(run=request_for(name), candidate=[]), short, None)
 
 
 def test_a_budget_that_affords_few_pairs_still_gives_each_the_steps_of_a_percentile():
     pilots = [outcome(records=[record([0.05] * 100)]) for _ in range(2)]
-    planned, num_pairs = plan(CompareRequest(run=request_for("latency-p99"), candidate=[]), pilots, 130.0)
+    planned, num_pairs = for_pairs(CompareRequest(run=request_for("latency-p99"), candidate=[]), pilots, 130.0)
     assert planned.num_steps >= window_plan.FEW_P99_STEPS
     assert 4 <= num_pairs < 12
     assert 2 * num_pairs * planned.run_s <= 130.0

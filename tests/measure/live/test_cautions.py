@@ -35,18 +35,17 @@ def test_settings_may_name_the_folders_of_caches_themselves(tmp_path):
 
 def test_a_folder_of_the_users_is_never_emptied_and_cold_runs_with_it_are_not_called_cold(request_):
     named = replace(request_, candidate=[parse("env.TORCHINDUCTOR_CACHE_DIR=kept")])
-    (said,) = cache_cautions(replace(named, run=replace(named.run, caches="cold")))
+    (said,) = cache_cautions(replace(named.run, caches="cold"), named.arms)
     assert said.startswith(f"The candidate keeps what it compiles in {request_.run.cwd / 'kept'}")
     assert "its runs are not cold" in said
-    assert cache_cautions(named) == []
+    assert cache_cautions(named.run, named.arms) == []
     (request_.run.cwd / "kept" / "fxgraph").mkdir(parents=True)
-    assert "finds there what is there already" in cache_cautions(named)[0]
+    assert "finds there what is there already" in cache_cautions(named.run, named.arms)[0]
 
 
 def test_arms_that_share_a_folder_find_what_the_other_compiled(request_):
     setting = parse("env.TRITON_CACHE_DIR=/data/triton")
     shared = replace(request_, candidate=[setting, parse("env.A=1")], run=replace(request_.run, settings=[setting]))
-    assert [text for text in cache_cautions(shared) if "share the caches" in text]
-    assert (
-        cache_cautions(replace(shared, run=replace(shared.run, settings=[parse("env.TRITON_CACHE_DIR=/other")]))) == []
-    )
+    assert [text for text in cache_cautions(shared.run, shared.arms) if "share the caches" in text]
+    apart = replace(shared, run=replace(shared.run, settings=[parse("env.TRITON_CACHE_DIR=/other")]))
+    assert cache_cautions(apart.run, apart.arms) == []

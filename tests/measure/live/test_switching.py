@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import multiprocessing
@@ -20,13 +21,13 @@ from dynotune import knobs
 from dynotune.agent.sites.registry import SITES, site_of
 from dynotune.launch.records.record import Record, Step
 from dynotune.measure.checks import guard
-from dynotune.measure.live import switching
+from dynotune.measure.live import Live, TurnsPlan, switching, turns
 from dynotune.measure.live.blocks import why_left_behind
-from dynotune.measure.live.switching import SwitchedArms, estimate, switch_arms
-from dynotune.schema.arm import ids_of
+from dynotune.measure.live.live_run import is_alive
+from dynotune.measure.live.switching import SwitchedArms, estimate
+from dynotune.schema.arm import arm, ids_of
 from dynotune.schema.events import Block, Stretch, Window
 from dynotune.schema.reasons import Reason
-from dynotune.search.bench import arm
 
 from ...fakes import Watcher, record, spec, take
 
@@ -68,10 +69,18 @@ def block(baseline_s, candidate_s, num_samples=None):
     )  # fmt: skip
 
 
+def switched(live, arms, left_s, plan, enough=None):
+    made = live.turns(arms, left_s, plan)
+    for blocks in made:
+        if enough is not None and enough(blocks):
+            break
+    return made.found()
+
+
 @pytest.fixture
 def switch(tmp_path, monkeypatch):
     """Switches arms of a program that is given as text, as briefly as can be."""
-    monkeypatch.setattr(switching, "LEAST_S", 0.0)
+    monkeypatch.setattr(turns, "LEAST_S", 0.0)
 
     def run(text, *arms, left_s=120.0, num_blocks=3, num_results=0, enough=None):
         path = tmp_path / "program.py"
@@ -80,19 +89,9 @@ def switch(tmp_path, monkeypatch):
             command=[sys.executable, str(path)], cwd=tmp_path, base=tmp_path / "runs",
             env={**os.environ, "OMP_NUM_THREADS": "1"}, warmup_steps=4, lock=False, sandbox=False,
         )  # fmt: skip
-        return switch_arms(
-            request,
-            [arm_of(*texts) for texts in arms],
-            left_s,
-            folder=request.base,
-            facts={},
-            watcher=Watcher(),
-            num_blocks=num_blocks,
-            cache_folder=tmp_path / "caches",
-            stretch_s=0.005,
-            num_results=num_results,
-            enough=enough,
-        )
+        plan = TurnsPlan(num_blocks=num_blocks, stretch_s=0.005, num_results=num_results, again=enough is not None)
+        with Live(request, request.base, {}, Watcher(), cache_folder=tmp_path / "caches") as live:
+            return switched(live, [arm_of(*texts) for texts in arms], left_s, plan, enough)
 
     return run
 
@@ -217,15 +216,15 @@ def record_of(step_s, epoch):
 
 @pytest.mark.parametrize(
     ("step_s", "epoch", "num_steps"),
-    [(0.01, 0, 15), (2.0, 0, switching.FEWEST_STEPS), (0.01, 7, 21), (0.01, 90, 15)],
+    [(0.01, 0, 15), (2.0, 0, turns.FEWEST_STEPS), (0.01, 7, 21), (0.01, 90, 15)],
 )
 def test_stretches_are_long_enough_and_hold_whole_epochs_where_these_are_short(step_s, epoch, num_steps):
-    assert switching._stretch_steps([record_of(step_s, epoch)], 0.15, step_s, []) == num_steps
+    assert turns.stretch_steps([record_of(step_s, epoch)], 0.15, step_s, []) == num_steps
 
 
 def test_of_ranks_a_stretch_holds_a_batch_of_each_worker():
     arms = [arm_of("loader.num_workers=24", "loader.pin_memory=true"), arm_of("loader.num_workers=2")]
-    assert switching._stretch_steps([record_of(2.0, 0)] * 2, 0.15, 2.0, arms) == 24
+    assert turns.stretch_steps([record_of(2.0, 0)] * 2, 0.15, 2.0, arms) == 24
 
 
 def test_a_block_that_an_earlier_task_ends_after_the_next_order_is_not_the_next_tasks():
@@ -237,7 +236,7 @@ def test_a_block_that_an_earlier_task_ends_after_the_next_order_is_not_the_next_
         {"event": "arm_results", "arm": 0, "begin_s": 4.0},
     )
     assert not made.dropped
-    found = switching._said(made, ["fast"], {}, 5.0)
+    found = switching.said(made, ["fast"], {}, 5.0)
     assert [block.begin_s for block in found.blocks["fast"]] == [6.0]
     assert found.results == {}
 
@@ -592,86 +591,97 @@ while True:
     assert "each yield all of its samples" in found.given_up["loader.num_workers=2"]
 
 
-def test_stretches_are_as_long_as_the_baselines_steps_ask_though_a_faster_candidate_was_left_on(tmp_path, monkeypatch):
-    planned = []
-
-    def in_turns(runner, keys, plan, limit_s, fewest_blocks, enough):
-        planned.append(plan([record([0.001] * 200)]))
-        return SwitchedArms(blocks={key: [block(1.0, 0.5)] for key in keys})
-
-    monkeypatch.setattr(switching, "_in_turns", in_turns)
-    runner, request = SimpleNamespace(goes_on=True, step_s=0.01, live=TIMED), spec(cwd=tmp_path, base=tmp_path)
-    asked = {"folder": tmp_path, "facts": {}, "watcher": Watcher(), "stretch_s": 0.5}
-    switch_arms(request, [arm_of("cudnn.deterministic=true")], 60.0, runner=runner, **asked)
-    assert (planned[0].step_s, planned[0].stretch_steps) == (0.01, 50)
-
-
 @pytest.fixture
 def in_rounds(tmp_path, monkeypatch):
-    """Switches two arms with the runner that is given; `rounds` are the answers, and the runners used are returned."""
-    own, used = SimpleNamespace(goes_on=False, step_s=0.0, start=lambda: None, end=lambda: None, live=TIMED), []
+    """Switches two arms; `rounds` are what the tasks of a live run say, and the runners used are returned.
 
-    def run(runner, rounds, left_s=60.0):
-        def in_turns(one, keys, *more):
-            used.append(one)
-            return rounds.pop(0)
+    A runner that ended its program (`goes_on` false) is not used again.
+    """
+    used, fewest, planned = [], [], []
 
-        monkeypatch.setattr(switching, "_in_turns", in_turns)
-        monkeypatch.setattr(switching, "runner_of", lambda *more: contextlib.nullcontext(own))
-        arms = [arm_of("cudnn.deterministic=true"), arm_of("matmul.fp32_precision=high")]
-        asked = {"folder": tmp_path, "facts": {}, "watcher": Watcher()}
-        found = switch_arms(spec(cwd=tmp_path, base=tmp_path), arms, left_s, runner=runner, **asked)
-        return found, ["given" if one is runner else "own" for one in used]
+    class Round:
+        def __init__(self, runner, keys, place, limit_s, is_late):
+            used.append(runner)
+            planned.append(place(runner, [record([0.001] * 200)]))
+
+        def __iter__(self):
+            return iter([])
+
+        def result(self, fewest_blocks):
+            fewest.append(fewest_blocks)
+            answer = answers.pop(0)
+            return answer(fewest_blocks) if callable(answer) else answer
+
+    answers = []
+    own = SimpleNamespace(goes_on=False, step_s=0.0, limit_s=0.0, start=lambda: None, end=lambda: None, live=TIMED)
+    monkeypatch.setattr(turns, "_Round", Round)
+    monkeypatch.setattr(turns, "TaskRunner", lambda *more, **named: contextlib.nullcontext(own))
+
+    def run(runner, rounds, left_s=60.0, arms=("cudnn.deterministic=true", "matmul.fp32_precision=high"), **plan):
+        answers[:] = rounds
+        watcher = Watcher()
+        live = Live(spec(cwd=tmp_path, base=tmp_path), tmp_path, {}, watcher, runner=runner)
+        found = switched(live, [arm_of(key) for key in arms], left_s, TurnsPlan(**plan))
+        names = ["given" if one is runner else "own" for one in used]
+        return SimpleNamespace(found=found, used=names, planned=planned, said=watcher.said)
 
     return run
 
 
-def test_blocks_of_an_earlier_run_count_though_the_next_run_has_no_time_for_one(tmp_path, monkeypatch):
-    """A run ends after three blocks; in the next the time is up."""
-    key, fewest = "cudnn.deterministic=true", []
+def given(goes_on=True, **more):
+    runner = SimpleNamespace(goes_on=goes_on, step_s=0.01, limit_s=0.0, live=TIMED, end=lambda: None)
+    runner.__dict__.update(more)
+    return runner
 
-    def in_turns(runner, keys, plan, limit_s, fewest_blocks, enough):
-        fewest.append(fewest_blocks)
-        made = [block(1.0, 0.5)] * (3 if len(fewest) == 1 else 0)
+
+def test_stretches_are_as_long_as_the_baselines_steps_ask_though_a_faster_candidate_was_left_on(in_rounds):
+    said = SwitchedArms(blocks={"cudnn.deterministic=true": [block(1.0, 0.5)]})
+    made = in_rounds(given(), [said], arms=["cudnn.deterministic=true"], stretch_s=0.5)
+    assert (made.planned[0].step_s, made.planned[0].stretch_steps) == (0.01, 50)
+
+
+def test_blocks_of_an_earlier_run_count_though_the_next_run_has_no_time_for_one(in_rounds):
+    """A run ends after three blocks; in the next the time is up."""
+    key = "cudnn.deterministic=true"
+
+    def in_turns(num, fewest_blocks, **more):
+        made = [block(1.0, 0.5)] * num
+        whole = len(made) >= fewest_blocks
         return SwitchedArms(
-            blocks={key: made} if len(made) >= fewest_blocks else {},
-            given_up={} if len(made) >= fewest_blocks else {key: "only 0 of its blocks count"},
-            reason="the program ended after 50 steps" if made else "the 60 s given were over",
-            ran_out=bool(made),
+            blocks={key: made} if whole else {},
+            given_up={} if whole else {key: "only 0 of its blocks count"},
+            **more,
         )
 
-    monkeypatch.setattr(switching, "_in_turns", in_turns)
-    own = SimpleNamespace(goes_on=False, step_s=0.0, start=lambda: None, end=lambda: None, live=TIMED)
-    monkeypatch.setattr(switching, "runner_of", lambda *more: contextlib.nullcontext(own))
-    asked = {"folder": tmp_path, "facts": {}, "watcher": Watcher(), "fewest_blocks": 1, "enough": lambda blocks: False}
-    found = switch_arms(spec(cwd=tmp_path, base=tmp_path), [arm_of(key)], 60.0, **asked)
+    first = functools.partial(in_turns, 3, reason="the program ended after 50 steps", ran_out=True)
+    then = functools.partial(in_turns, 0, reason="the 60 s given were over")
+    found = in_rounds(given(goes_on=False), [first, then], arms=[key], fewest_blocks=1, again=True).found
     # The last block was without its counterpart in the other order.
     assert (len(found.blocks[key]), found.given_up) == (2, {})
 
 
-def test_a_command_is_not_run_again_when_the_time_is_up_and_its_blocks_count(tmp_path, monkeypatch):
+def test_a_command_is_not_run_again_when_the_time_is_up_and_its_blocks_count(in_rounds, monkeypatch):
     key, now = "cudnn.deterministic=true", SimpleNamespace(s=0.0)
 
-    def in_turns(*more):
+    def in_turns(fewest_blocks):
         now.s += 58.0
         return SwitchedArms(blocks={key: [block(1.0, 0.5)] * 3}, reason="the 60 s given were over", ran_out=True)
 
-    monkeypatch.setattr(switching, "_in_turns", in_turns)
-    monkeypatch.setattr(switching, "time", SimpleNamespace(monotonic=lambda: now.s))
-    own = SimpleNamespace(goes_on=False, step_s=0.0, start=lambda: None, end=lambda: None, live=TIMED)
-    monkeypatch.setattr(switching, "runner_of", lambda *more: contextlib.nullcontext(own))
-    watcher = Watcher()
-    asked = {"folder": tmp_path, "facts": {}, "watcher": watcher, "fewest_blocks": 1, "enough": lambda blocks: False}
-    found = switch_arms(spec(cwd=tmp_path, base=tmp_path), [arm_of(key)], 60.0, **asked)
-    assert (len(found.blocks[key]), watcher.said) == (3, [])
+    monkeypatch.setattr(turns, "time", SimpleNamespace(monotonic=lambda: now.s))
+    made = in_rounds(given(goes_on=False), [in_turns], arms=[key], fewest_blocks=1, again=True)
+    assert (len(made.found.blocks[key]), made.said) == (3, [])
 
 
 def test_after_an_arm_ended_the_run_the_others_get_a_run_of_their_own_and_not_the_callers_again(in_rounds):
-    keys = ["cudnn.deterministic=true", "matmul.fp32_precision=high"]
-    crashed, rest = SwitchedArms(given_up={keys[0]: "it ended"}), SwitchedArms(blocks={keys[1]: [block(1.0, 0.5)] * 3})
-    found, used = in_rounds(SimpleNamespace(goes_on=True, step_s=0.01, live=TIMED), [crashed, rest])
-    assert used == ["given", "own"]
-    assert (list(found.blocks), list(found.given_up)) == ([keys[1]], [keys[0]])
+    keys, runner = ["cudnn.deterministic=true", "matmul.fp32_precision=high"], given()
+
+    def crashed(fewest_blocks):
+        runner.goes_on = False
+        return SwitchedArms(given_up={keys[0]: "it ended"})
+
+    made = in_rounds(runner, [crashed, SwitchedArms(blocks={keys[1]: [block(1.0, 0.5)] * 3})])
+    assert made.used == ["given", "own"]
+    assert (list(made.found.blocks), list(made.found.given_up)) == ([keys[1]], [keys[0]])
 
 
 @pytest.mark.parametrize(("goes_on", "used"), [(True, ["given"]), (False, [])])
@@ -679,8 +689,7 @@ def test_little_time_is_enough_for_a_run_that_goes_on_but_not_for_a_start(in_rou
     both = SwitchedArms(
         blocks={key: [block(1.0, 0.5)] for key in ("cudnn.deterministic=true", "matmul.fp32_precision=high")}
     )
-    runner = SimpleNamespace(goes_on=goes_on, step_s=0.01, live=TIMED)
-    assert in_rounds(runner, [both], left_s=switching.LEAST_S - 1)[1] == used
+    assert in_rounds(given(goes_on=goes_on), [both], left_s=turns.LEAST_S - 1).used == used
 
 
 @pytest.mark.long
@@ -692,16 +701,36 @@ def test_enough_blocks_end_it(tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1"}, warmup_steps=4, lock=False, sandbox=False,
     )  # fmt: skip
     arm = arm_of("cudnn.deterministic=true")
-    found = switch_arms(
-        request,
-        [arm],
-        120.0,
-        folder=request.base,
-        facts={},
-        watcher=Watcher(),
-        num_blocks=1000,
-        stretch_s=0.005,
-        enough=lambda blocks: len(blocks[arm.key]) >= 4,
-    )
+    with Live(request, request.base, {}, Watcher()) as live:
+        plan = TurnsPlan(num_blocks=1000, stretch_s=0.005, again=True)
+        found = switched(live, [arm], 120.0, plan, lambda blocks: len(blocks[arm.key]) >= 4)
     assert found.given_up == {}
     assert 4 <= len(found.blocks[arm.key]) < 1000 and found.reason == ""
+
+
+@pytest.mark.parametrize("left_by", ["an exception", "Ctrl-C", "a closed generator"])
+def test_live_run_leaves_nothing_when_it_is_abandoned_in_the_middle(tmp_path, left_by):
+    path, pids = tmp_path / "program.py", tmp_path / "pids"
+    prepare = f"import os, subprocess, sys\nchild = subprocess.Popen(['sleep', '600'])\nopen({str(pids)!r}, 'w').write"
+    path.write_text(TRAIN.format(prepare=f"{prepare}(f'{{os.getpid()}} {{child.pid}}')", num_steps=10**9, each="pass"))
+    request = spec(
+        command=[sys.executable, str(path)], cwd=tmp_path, base=tmp_path / "runs",
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, warmup_steps=4, lock=False, sandbox=False,
+    )  # fmt: skip
+    one, plan = arm_of("cudnn.deterministic=true"), TurnsPlan(num_blocks=1000, stretch_s=0.005)
+    error = KeyboardInterrupt if left_by == "Ctrl-C" else RuntimeError
+
+    def blocks():
+        with Live(request, request.base, {}, Watcher()) as live:
+            yield from live.turns([one], 120.0, plan)
+
+    made = blocks()
+    assert next(made)[one.key]
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert len(started) == 2 and all(map(is_alive, started))
+    if left_by == "a closed generator":
+        made.close()
+    else:
+        with pytest.raises(error):
+            made.throw(error())
+    assert not any(map(is_alive, started))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dynotune.measure.comparison.protocol import Interrupted
+from dynotune.measure.bench.protocol import Interrupted
 from dynotune.measure.comparison.stats import judge
 from dynotune.measure.live.request import StartRequest
 from dynotune.measure.startup import conclusions, starting
@@ -18,7 +18,7 @@ from dynotune.schema import document
 from dynotune.schema.caches import Cache, Growth
 from dynotune.schema.errors import CannotRunHere, CommandFailed, UsageError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.startup import ARMS, PHASES, Block, Start, Startup
+from dynotune.schema.startup import CACHE_STATES, PHASES, Start, StartBlock, Startup
 
 from ... import fakes
 from ...fakes import spec
@@ -94,9 +94,9 @@ def request_(tmp_path):
 @given(st.integers(1, 40), st.integers(0, 2**32))
 def test_of_any_two_arms_each_is_first_equally_often_and_longer_plans_begin_with_shorter_ones(num, seed):
     order = starting.orders(num, seed)
-    assert all(sorted(block) == sorted(ARMS) for block in order)
+    assert all(sorted(block) == sorted(CACHE_STATES) for block in order)
     assert starting.orders(num + 3, seed)[:num] == order
-    for one, other in itertools.combinations(ARMS, 2):
+    for one, other in itertools.combinations(CACHE_STATES, 2):
         ahead = [sum(1 if b.index(one) < b.index(other) else -1 for b in order[:n]) for n in range(1, num + 1)]
         assert all(abs(lead) <= n % 2 for n, lead in enumerate(ahead, 1))
 
@@ -143,7 +143,7 @@ def test_starts_go_on_until_one_adds_nothing_and_one_that_never_does_is_said(sta
 
 
 def test_caches_that_change_nothing_are_called_the_same(starts, request_):
-    starts.seconds = dict.fromkeys(ARMS, 5.0)
+    starts.seconds = dict.fromkeys(CACHE_STATES, 5.0)
     starts.cuda_bytes = 0
     found = starting.time_starts(request_, Watcher())
     assert [ratio.verdict for ratio in found.ratios] == ["same", "same"]
@@ -246,7 +246,7 @@ def block(cold, warm, off, added):
         known = dict.fromkeys(PHASES, 0.0) | {"first_step": value_s}
         return Start(arm=arm, run=arm, value_s=value_s, phases=known, **added.get(arm, {}))
 
-    return Block([start("cold", cold), start("warm", warm), start("off", off)])
+    return StartBlock([start("cold", cold), start("warm", warm), start("off", off)])
 
 
 CUDA = Cache(name="cuda", path="/root/.nv/ComputeCache", variable="CUDA_CACHE_PATH", limit_bytes=Unknown("not set"))
@@ -271,7 +271,7 @@ def concluded(own=CUDA, env=None, facts=FACTS_OF_GPU, **added):
 
 
 def fair(blocks):
-    return [Block(b.starts if n % 2 else b.starts[::-1]) for n, b in enumerate(blocks)]
+    return [StartBlock(b.starts if n % 2 else b.starts[::-1]) for n, b in enumerate(blocks)]
 
 
 def test_what_the_driver_compiles_is_told_by_difference_and_its_cache_is_judged():

@@ -11,7 +11,7 @@ from rich.console import Console
 from dynotune.report.startup.starts import StartProgress, startup_report
 from dynotune.schema.caches import Cache, Growth
 from dynotune.schema.facts import Unknown
-from dynotune.schema.startup import PHASES, Block, Ratio, Start, Startup, VoidBlock
+from dynotune.schema.startup import PHASES, Ratio, Start, StartBlock, Startup, VoidBlock
 
 from ...fakes import changed, of_run
 
@@ -22,7 +22,7 @@ def start(arm, value_s, **phases):
     return Start(arm=arm, run=arm, value_s=value_s, phases=known, added=added, held={"inductor": 5 << 20})
 
 
-BLOCK = Block([start("warm", 5.0, torch_import=1.5), start("cold", 20.0, compile=14.0), start("off", 21.0)])
+BLOCK = StartBlock([start("warm", 5.0, torch_import=1.5), start("cold", 20.0, compile=14.0), start("off", 21.0)])
 OWN = Cache(name="inductor", path="/tmp/torchinductor_me", size_bytes=7 << 20, lasts=False, storage="in memory")
 FOUND = of_run(
     Startup,
@@ -70,11 +70,11 @@ def test_a_row_is_shown_for_each_phase_that_took_time_in_any_arm():
 
 
 def test_what_is_not_known_is_named_with_its_reason_and_is_no_row():
-    blocks = [Block([replace(s, phases=s.phases | {"model_build": Unknown("too old")}) for s in BLOCK.starts])]
+    blocks = [StartBlock([replace(s, phases=s.phases | {"model_build": Unknown("too old")}) for s in BLOCK.starts])]
     text = shown(replace(FOUND, blocks=blocks))
     assert "not known: model build: too old" in text
     nothing = dict.fromkeys(PHASES, Unknown("nobody recorded them"))
-    text = shown(replace(FOUND, blocks=[Block([replace(s, phases=nothing) for s in BLOCK.starts])]))
+    text = shown(replace(FOUND, blocks=[StartBlock([replace(s, phases=nothing) for s in BLOCK.starts])]))
     assert "not known: the phases: nobody recorded them" in text
 
 

@@ -367,7 +367,7 @@ def _first_departure(least: float, *sides: Reading) -> str:
 
 
 def _reason_by_reference(
-    what: str, judged: noise.Judgement, wording: _Wording, tolerance: Tolerance, num_missing: int, module: str
+    what: str, judged: noise.JudgedErrors, wording: _Wording, tolerance: Tolerance, num_missing: int, module: str
 ) -> str:
     if num_missing:
         return f"{num_missing} of the {what} that the baseline computes are missing."

@@ -11,16 +11,15 @@ from msgspec.structs import replace
 
 from dynotune import knobs
 from dynotune.launch import new_run_folder
+from dynotune.measure.bench import protocol
 from dynotune.measure.checks import guard
 from dynotune.measure.checks.readings import Readings
 from dynotune.measure.checks.tolerance import allowed
-from dynotune.measure.comparison import protocol
-from dynotune.measure.live import switching
 from dynotune.measure.live.blocks import mean_of
 from dynotune.measure.live.machine import facts_of
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.reservation import machine_lock
-from dynotune.measure.live.task_runner import TaskRunner
+from dynotune.measure.live.turns import Live
 from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
@@ -115,13 +114,11 @@ class _Program:
         """Compare the speed of the named precisions, each in an equal part of the time that is left."""
         run = self._runs.run
         limit_s = run.timeout_s or (len(names) * LIMIT_S if self._left_s is None else self._left_s)
-        runner = switching.runner_of(run, self.folder, self._watcher, self._runs.facts, limit_s)
-        with machine_lock(run, self._watcher), runner:
+        live = Live(run, self.folder, self._runs.facts, self._watcher, limit_s=limit_s)
+        with machine_lock(run, self._watcher), live:
             for num_done, name in enumerate(names):
                 share_s = None if self._left_s is None else self._left_s / (len(names) - num_done)
-                found[name] = self._tried(found[name], partial(self._timed, runner, share_s))
-            if runner.live is not None:
-                runner.end()
+                found[name] = self._tried(found[name], partial(self._timed, live, share_s))
 
     def _tried(self, found: PrecisionArm, work: Callable[[PrecisionArm], PrecisionArm]) -> PrecisionArm:
         """Return what `work` adds to a precision, or the precision with the reason why `work` failed."""
@@ -153,11 +150,11 @@ class _Program:
             reasons=[one.reason for one in (results, metric) if isinstance(one, Unknown) and one.reason],
         )
 
-    def _timed(self, runner: TaskRunner, share_s: float | None, found: PrecisionArm) -> PrecisionArm:
+    def _timed(self, live: Live, share_s: float | None, found: PrecisionArm) -> PrecisionArm:
         began_s, run = time.monotonic(), replace(self._runs.run, lock=False)
         request = CompareRequest(run=run, candidate=found.settings, budget_s=share_s, in_process="auto")
         try:
-            return replace(found, speed=protocol.compare(request, self._watcher, runner=runner))
+            return replace(found, speed=protocol.compare(request, self._watcher, live=live))
         finally:
             if self._left_s is not None:
                 self._left_s = max(1.0, self._left_s - (time.monotonic() - began_s))

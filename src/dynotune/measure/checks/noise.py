@@ -26,7 +26,7 @@ Interval = tuple[float, float]
 Verdict = Literal["no worse", "worse", "undecided"]
 
 
-class Judgement(NamedTuple):
+class JudgedErrors(NamedTuple):
     """Comparison of a candidate's errors with the errors that rounding explains.
 
     Args:
@@ -45,7 +45,7 @@ class Judgement(NamedTuple):
     beyond: int | None
 
 
-def judge(arm: Errors, baseline: Errors, *rounded: Errors, least: float = NOTHING) -> Judgement | None:
+def judge(arm: Errors, baseline: Errors, *rounded: Errors, least: float = NOTHING) -> JudgedErrors | None:
     """Compare the candidate's errors with the baseline's, value by value; return None without values.
 
     The verdict is `no worse` if the interval of the ratio ends below `NO_WORSE`, or no error exceeds rounding's error.
@@ -73,7 +73,7 @@ def judge(arm: Errors, baseline: Errors, *rounded: Errors, least: float = NOTHIN
         verdict = "worse"
     elif (ci is not None and ci[1] <= NO_WORSE) or all(mine <= noise for _, mine, noise in kept):
         verdict = "no worse"
-    return Judgement(verdict, error, error_ci, own, ratio, ci, beyond)
+    return JudgedErrors(verdict, error, error_ci, own, ratio, ci, beyond)
 
 
 def _typical(values: Sequence[float]) -> tuple[float, Interval | None]:

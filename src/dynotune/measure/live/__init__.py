@@ -2,9 +2,9 @@
 
 `TaskRunner` gives tasks to a live run. `arm_run` runs settings in fresh processes. `readiness` decides when a run
 has made enough steps, `window_plan` plans a window from pilots, and `compilation` estimates what a pilot compiled.
-`placement` places a task at a step that all ranks reach. `recording` records traces. `switching` compares candidates
-within the live run. `lanes` chooses lanes, `lane_speed` leaves out slow lanes, and `lane_order` runs fresh processes in
-lanes. `reservation` reserves the machine.
+`placement` places a task at a step that all ranks reach. `recording` records traces. `turns` has candidates
+take turns with the baseline within the live run, and `switching` reads what comes of it. `lanes` chooses lanes,
+`lane_speed` leaves out slow lanes, and `lane_order` runs fresh processes in lanes. `reservation` reserves the machine.
 
 A live run uses `launch` for processes and records, and `probe` for samples. `measure.comparison` gives the verdicts.
 """
@@ -19,17 +19,20 @@ from dynotune.measure.live.request import CompareRequest, RecordRequest, StartRe
 from dynotune.measure.live.reservation import machine_lock
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.measure.live.time_limit import limit_s
+from dynotune.measure.live.turns import LEAST_S, Live, Turns, TurnsPlan
 from dynotune.measure.live.window_length import MAX_WINDOW_S, MIN_WINDOW_S, MIN_WINDOW_STEPS
 from dynotune.measure.live.window_plan import WindowPlan
 
 __all__ = [
     "COLD_KEPT",
+    "LEAST_S",
     "MAX_WINDOW_S",
     "MIN_WINDOW_S",
     "MIN_WINDOW_STEPS",
     "SYNCHRONISED",
     "CompareRequest",
     "FirstStep",
+    "Live",
     "NotRecorded",
     "Outcome",
     "RecordRequest",
@@ -38,6 +41,8 @@ __all__ = [
     "StartRequest",
     "Steadiness",
     "TaskRunner",
+    "Turns",
+    "TurnsPlan",
     "Watcher",
     "WindowPlan",
     "cautions",

@@ -1,6 +1,6 @@
 """List cautions about runs and their plans, in sentences."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dynotune.launch.caches import contents
@@ -9,8 +9,10 @@ from dynotune.measure.live.machine import facts_of_arm
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.request import CompareRequest, Watcher
 from dynotune.measure.live.window_plan import SHORT_WINDOW_S, WindowPlan
+from dynotune.schema.comparison import ArmName
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import RunSpec
+from dynotune.schema.setting import Setting
 from dynotune.text import words
 
 _WORKS_THERE = "Runs work in your folder itself"
@@ -67,31 +69,31 @@ def window_cautions(run: RunSpec, window: WindowPlan) -> list[str]:
     return found
 
 
-def cache_cautions(request: CompareRequest) -> list[str]:
+def cache_cautions(run: RunSpec, arms: Mapping[ArmName, Sequence[Setting]]) -> list[str]:
     """List cautions about caches that settings move: baseline and candidate share these caches, without emptying."""
-    of_arm = {arm: contents.named(request.arm(arm), request.run.cwd) for arm in ("baseline", "candidate")}
-    shared = set(of_arm["baseline"].values()) & set(of_arm["candidate"].values())
+    of_arm = {name: contents.named(settings, run.cwd) for name, settings in arms.items()}
+    places = [set(folders.values()) for folders in of_arm.values()]
+    shared = set.intersection(*places) if len(places) > 1 else set()
     both = "Baseline and candidate share the caches in {}, so the second reuses what the first compiled."
     found = [both.format(folder) for folder in sorted(shared)]
     for arm, folders in of_arm.items():
         for variable, folder in folders.items():
             what = f"The {arm} keeps what it compiles in {folder}, as env.{variable} says"
-            if request.run.caches == "cold":
+            if run.caches == "cold":
                 found.append(f"{what}: that is yours and never emptied, so its runs are not cold.")
             elif folder not in shared and folder.is_dir() and any(folder.iterdir()):
                 found.append(f"{what}, and finds there what is there already.")
     return found
 
 
-def launch_cautions(request: CompareRequest, facts: Facts) -> list[str]:
+def launch_cautions(run: RunSpec, arms: Mapping[ArmName, Sequence[Setting]], facts: Facts) -> list[str]:
     """Describe baseline and candidate if these differ in more than settings of the program."""
-    run, found = request.run, []
-    for arm in ("baseline", "candidate"):
-        settings = request.arm(arm)
+    found = []
+    for arm, settings in arms.items():
         if commit := revision.pinned(settings, facts):
             of = revision.find(run.cwd, commit)
             found.append(f"The {arm}'s code is commit {of.commit[:12]} ({of.subject}).")
-        elif of_other := revision.pinned(request.arm("candidate" if arm == "baseline" else "baseline"), facts):
+        elif of_other := _pinned_by_another(arms, arm, facts):
             dirty = revision.find(run.cwd, of_other).is_dirty
             more = ", with changes that are not committed" if dirty else ""
             found.append(f"The {arm}'s code is the working tree{more}.")
@@ -99,6 +101,12 @@ def launch_cautions(request: CompareRequest, facts: Facts) -> list[str]:
             has = facts_of_arm(run, settings, facts)
             found.append(f"The {arm} has Python {has['python.version']} and torch {has['torch.version']}.")
     return found
+
+
+def _pinned_by_another(arms: Mapping[ArmName, Sequence[Setting]], arm: ArmName, facts: Facts) -> str | None:
+    """Return the revision of an arm other than `arm`, if it has one."""
+    pinned = (revision.pinned(settings, facts) for name, settings in arms.items() if name != arm)
+    return next(filter(None, pinned), None)
 
 
 def unit_cautions(request: CompareRequest, unit: str) -> list[str]:

@@ -40,8 +40,6 @@ class SideBySide(AbstractContextManager["SideBySide"]):
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        """Lock for data that several runs write."""
         self._threads: dict[Lane, ThreadPoolExecutor] = {}
         self._is_over = threading.Event()
 

@@ -173,24 +173,35 @@ class LiveRun(AbstractContextManager["LiveRun"]):
         self._exit = ended or self._launched.end(GRACE_S)
         self._over("command" if ended is not None else "timeout" if line.ready_s is None else "window")
 
-    def do(self, task: Task, *, limit_s: float | None = None, enough: Enough | None = None) -> Answer:
-        """Have all ranks carry out `task` within `limit_s` seconds. Earlier measurements stay, whatever the result.
+    def do(self, task: Task, *, limit_s: float | None = None) -> Answer:
+        """Have all ranks carry out `task` within `limit_s` seconds. Earlier measurements stay, whatever the result."""
+        order = self.order(task, limit_s=limit_s)
+        self.until(order)
+        return self.answer(order)
 
-        `enough`: function that ends the wait before the task is done; the answer then has no events and no reason.
+    def order(self, task: Task, *, limit_s: float | None = None) -> "Order":
+        """Order all ranks to carry out `task` within `limit_s` seconds; an order before it ends.
+
+        Wait with `until(order)`, and get the answer from `answer(order)`.
         """
         assert self._page is not None, "only a live run takes tasks"
         self.sample()
-        number = self._page.order(task)
-        waiting = _Waiting(self._page, number, limit_s, enough)
-        self.until(waiting)
-        answer = Answer() if waiting.is_enough else self.answer_to(number, waiting.reason)
+        return Order(self._page, self._page.order(task), limit_s)
+
+    def answer(self, order: "Order") -> Answer:
+        """Return the ranks' answer to an order that is over. Earlier measurements stay, whatever the answer."""
+        answer = self.answer_to(order.number, order.reason)
         if answer.at_exit:
             # The command is ending; the way it ended is part of the answer.
             until_s = time.monotonic() + AT_EXIT_S
             self.until(lambda records: time.monotonic() > until_s)
-        elif not self.is_over:
-            self._sampler.sample()  # so that samples cover the task
+        self.look()
         return answer
+
+    def look(self) -> None:
+        """Sample the machine now, so that samples cover a task that has just ended."""
+        if not self.is_over:
+            self._sampler.sample()
 
     def answer_to(self, number: int, reason: str = "") -> Answer:
         """Return the answer of the processes to task `number`."""
@@ -292,15 +303,15 @@ class LiveRun(AbstractContextManager["LiveRun"]):
             self._page = None
 
 
-class _Waiting:
-    """Test for `enough`: all ranks have reported on a task, or will not report. `reason`: why ranks will not report.
+class Order:
+    """A task that ranks were ordered to carry out, as a test for `until`: all have reported, or will not report.
 
-    `is_enough`: the caller's own test, which ends the wait early.
+    `is_over`: whether the test has passed. `reason`: why ranks will not report.
     """
 
-    def __init__(self, page: TaskPage, number: int, limit_s: float | None, enough: Enough | None) -> None:
-        self._page, self._number = page, number
-        self._enough, self.is_enough = enough, False
+    def __init__(self, page: TaskPage, number: int, limit_s: float | None) -> None:
+        self._page, self.number = page, number
+        self.is_over = False
         self._limit_s = math.inf if limit_s is None else limit_s
         self._began_s = self._progress_s = time.monotonic()
         self._num_steps = 0
@@ -309,12 +320,13 @@ class _Waiting:
         self.reason = ""
 
     def __call__(self, records: list[Record]) -> bool:
-        if has_answered(records, self._number):
+        self.is_over = self.is_over or self._has_passed(records)
+        return self.is_over
+
+    def _has_passed(self, records: list[Record]) -> bool:
+        if has_answered(records, self.number):
             return True
-        if self._enough is not None and self._enough(records):
-            self.is_enough = True
-            return True
-        missing = [record for record in records if self._number not in record.results]
+        missing = [record for record in records if self.number not in record.results]
         self.reason = self._lost_rank(missing) or self._stall(records, missing)
         if time.monotonic() - self._began_s > self._limit_s:
             self.reason = f"the {self._limit_s:.0f} s given were over"

@@ -29,6 +29,10 @@ class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
     precision: float | None = None
     in_process: InProcess = "never"
 
+    @property
+    def arms(self) -> dict[ArmName, list[Setting]]:
+        return {"baseline": self.run.settings, "candidate": self.candidate}
+
     def arm(self, name: ArmName) -> list[Setting]:
         return self.candidate if name == "candidate" else self.run.settings
 

@@ -9,7 +9,7 @@ from dynotune.launch import new_run_folder
 from dynotune.launch.records import Record
 from dynotune.measure.live import cautions
 from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
-from dynotune.measure.live.live_run import PLANNED, Answer, Enough, LiveRun, has_answered
+from dynotune.measure.live.live_run import PLANNED, Answer, LiveRun, Order, has_answered
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.placement import is_steady, recent_step_s
 from dynotune.measure.live.readiness import UntilStep, steady_steps
@@ -103,30 +103,44 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         self.live = LiveRun(self.launch, folder=folder, limit_s=self.limit_s)
         return self.live
 
-    def do(
-        self, place: Place, within: Within, *, what: str, limit_s: float | None = None, enough: Enough | None = None
-    ) -> Answer:
-        """Have all ranks carry out one task.
+    def order(self, place: Place, *, limit_s: float | None = None) -> Order | None:
+        """Order a task of all ranks once steps are steady; None if the command ended before.
 
-        Args:
-            place, within: functions that make the task, for steady steps and for a command that is known to be short.
-            what: the verb for the task's effect on steps, such as `timed`.
-            limit_s: time limit (s) of the task; None for the time limit of the live run.
-            enough: as for `LiveRun.do`.
-
-        Raises CannotRunHere: as `within` does, or for reasons of the machine.
+        `limit_s`: time limit (s) of the task; None for the time limit of the live run.
         """
         live = self.live or self.start()
         if not live.is_over and not self._is_known_steady:
             self._is_known_steady = live.until(UntilStep(_Steady(self), self._watcher.say, live.compiles))
             self.step_s = recent_step_s(live.records()[0]) if self._is_known_steady else 0.0
-        if not live.is_over:
-            answer = live.do(place(live.records()), limit_s=limit_s, enough=enough)
+        return None if live.is_over else live.order(place(live.records()), limit_s=limit_s)
+
+    @property
+    def ended_well(self) -> bool:
+        """Tell whether the command has made steps and ended by itself, without an error."""
+        assert self.live is not None
+        run = self.live.outcome().run
+        return bool(self.live.records()) and run.ended_by == "command" and not run.exit_code
+
+    def do(self, place: Place, within: Within, *, what: str, limit_s: float | None = None) -> Answer:
+        """Have all ranks carry out one task.
+
+        Args:
+            place, within: functions that make the task, for steady steps and for a command that is known to be short.
+            what: the verb for the task's effect on steps, such as `timed`.
+            limit_s: as for `order`.
+
+        Raises CannotRunHere: as `within` does, or for reasons of the machine.
+        """
+        order, live = self.order(place, limit_s=limit_s), self.live
+        assert live is not None
+        if order is not None:
+            live.until(order)
+            answer = live.answer(order)
             if not answer.reason or not answer.at_exit:
                 return answer
-        records, run = live.records(), live.outcome().run
-        if not records or run.ended_by != "command" or run.exit_code:
+        if not self.ended_well:
             return live.answer_at_end()
+        records = live.records()
         task = within(records[0])
         self._watcher.say(
             f"The command ended after {len(records[0].steps)} steps, before they were {what}. It is run once more, now "

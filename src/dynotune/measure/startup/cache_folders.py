@@ -10,7 +10,7 @@ from typing import NamedTuple
 from dynotune.launch.caches import contents as caches
 from dynotune.launch.process import temporary_folder
 from dynotune.schema.errors import may_fail
-from dynotune.schema.startup import ARMS, Arm
+from dynotune.schema.startup import CACHE_STATES, CacheState
 
 OFF = {"CUDA_CACHE_DISABLE": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "USE_PYTORCH_KERNEL_CACHE": "0"}
 """Nothing is read from a cache or kept in one. inductor then compiles Triton's kernels again too, in a fresh folder
@@ -33,7 +33,7 @@ class Places(NamedTuple):
     caches: Path
     temporary: Path
 
-    def environment(self, arm: Arm) -> dict[str, str]:
+    def environment(self, arm: CacheState) -> dict[str, str]:
         self.temporary.mkdir(mode=0o700, exist_ok=True)
         named = {**caches.environment(self.caches), "TMPDIR": str(self.temporary)}
         return named | (OFF if arm == "off" else {})
@@ -44,14 +44,14 @@ class Places(NamedTuple):
 
 
 @contextlib.contextmanager
-def all_places(folder: Path, env: Mapping[str, str]) -> Iterator[dict[Arm, Places]]:
+def all_places(folder: Path, env: Mapping[str, str]) -> Iterator[dict[CacheState, Places]]:
     """Yield the folders for all states of the caches. Temporary folders are removed at the end; warm caches stay."""
     wanted = env.get("TMPDIR", "")
     base = Path(wanted if wanted and Path(wanted).is_dir() else tempfile.gettempdir())
     with contextlib.ExitStack() as stack:
         with may_fail("make a temporary folder", "Free some space there, or set TMPDIR."):
             temporary = stack.enter_context(temporary_folder(base))
-        places = {arm: Places(folder / "caches" / arm, temporary / arm[0]) for arm in ARMS}
+        places = {arm: Places(folder / "caches" / arm, temporary / arm[0]) for arm in CACHE_STATES}
         for arm in ("cold", "off"):
             stack.callback(shutil.rmtree, places[arm].caches, ignore_errors=True)
         yield places

@@ -20,7 +20,7 @@ from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.events import TorchImported
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import Plan, Purpose, RunSpec
-from dynotune.schema.startup import Arm, Start
+from dynotune.schema.startup import CacheState, Start
 from dynotune.text import words
 
 NOT_RECORDED = "no Python of this command recorded them"
@@ -28,7 +28,7 @@ NOT_RECORDED = "no Python of this command recorded them"
 
 def run_start(
     request: RunSpec,
-    arm: Arm,
+    arm: CacheState,
     *,
     places: Places,
     clear: bool,
@@ -111,7 +111,9 @@ def _refuse_unready(outcome: Outcome, launch: LaunchPlan, limit_s: float) -> Non
     )
 
 
-def _start(arm: Arm, outcome: Outcome, added: list[Growth], held: dict[CacheName, int], *, watched_on: bool) -> Start:
+def _start(
+    arm: CacheState, outcome: Outcome, added: list[Growth], held: dict[CacheName, int], *, watched_on: bool
+) -> Start:
     value_s, record = objective.value(outcome, "time-to-first-step", "step"), _main(outcome)
     end_s = outcome.launched_s + value_s
     until_steady_s, late_s = _until_steady(record) if record and watched_on and record.steps else (None, None)

@@ -1,5 +1,6 @@
 """Time and judge a command's starts with caches cold, warm and off, in blocks of one start of each kind."""
 
+import contextlib
 import math
 import random
 import statistics
@@ -8,16 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
 from dynotune import probe
 from dynotune.launch import new_run_folder
 from dynotune.launch.caches import contents
 from dynotune.launch.process import fresh_folder, origin
+from dynotune.measure.bench.journal import Journal
+from dynotune.measure.bench.protocol import Interrupted
+from dynotune.measure.bench.refusals import preflight
+from dynotune.measure.bench.turns import take_turns
 from dynotune.measure.comparison import summary
-from dynotune.measure.comparison.protocol import Interrupted
 from dynotune.measure.comparison.stats import SequentialResult, judge
-from dynotune.measure.live import cautions, ready_line
+from dynotune.measure.live import cautions, lane_order, lanes
 from dynotune.measure.live.live_run import Enough
 from dynotune.measure.live.machine import facts_of, refuse_another_machine
 from dynotune.measure.live.outcome import Outcome
@@ -32,34 +34,34 @@ from dynotune.schema import document, resumption
 from dynotune.schema.comparison import TELLING_PAIRS, ArmName, Pair
 from dynotune.schema.errors import CommandFailed, UsageError
 from dynotune.schema.run import Purpose, RunSpec
-from dynotune.schema.startup import ARMS, Arm, Block, Ratio, Start, Startup, VoidBlock
+from dynotune.schema.startup import CACHE_STATES, CacheState, Ratio, Start, StartBlock, Startup, VoidBlock
 
 FILE = "startup.json"
-COMPARED: tuple[Arm, ...] = ("cold", "off")
+COMPARED: tuple[CacheState, ...] = ("cold", "off")
 MOST_FILLS = 3
 
 
 class StartWatcher(Watcher, Protocol):
-    def started(self, block: Block, *, number: int, max_blocks: int) -> None: ...
+    def started(self, block: StartBlock, *, number: int, max_blocks: int) -> None: ...
 
     def voided_block(self, voided: VoidBlock) -> None: ...
 
 
-def orders(num_blocks: int, seed: int) -> list[tuple[Arm, ...]]:
+def orders(num_blocks: int, seed: int) -> list[tuple[CacheState, ...]]:
     """Return the order of starts in each block: drawn for every two blocks, and reversed in the second block.
 
     After every even number of blocks, each of any two states of the caches came first equally often. A longer list
     begins with every shorter list of the same seed; a void block is repeated in its own order.
     """
     draw = random.Random(seed)
-    drawn: list[tuple[Arm, ...]] = []
+    drawn: list[tuple[CacheState, ...]] = []
     while len(drawn) < num_blocks:
-        order = tuple(draw.sample(ARMS, len(ARMS)))
+        order = tuple(draw.sample(CACHE_STATES, len(CACHE_STATES)))
         drawn += [order, order[::-1]]
     return drawn[:num_blocks]
 
 
-def pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
+def pairs_of(blocks: Sequence[StartBlock], arm: CacheState) -> list[Pair]:
     """Return pairs with starts of cache state `arm` as the baseline and warm starts as the candidate."""
     found = []
     for block in blocks:
@@ -69,7 +71,7 @@ def pairs_of(blocks: Sequence[Block], arm: Arm) -> list[Pair]:
     return found
 
 
-def ratio(blocks: Sequence[Block], arm: Arm, judgement: SequentialResult) -> Ratio:
+def ratio(blocks: Sequence[StartBlock], arm: CacheState, judgement: SequentialResult) -> Ratio:
     """Express the judgement in terms of starts. Seconds follow from the ratio's interval and the median start."""
     median_s = statistics.median(block.of(arm).value_s for block in blocks) if blocks else None
     warm_s = statistics.median(block.of("warm").value_s for block in blocks) if blocks else None
@@ -102,9 +104,9 @@ def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
     """
     judge([], margin=request.margin, max_pairs=request.max_blocks)  # raises UsageError for a number out of range
     run = request.run
-    if run.ready_pattern is not None:
-        ready_line.pattern(run.ready_pattern)
     facts = facts_of(run)
+    for caution in preflight(run, {"baseline": run.settings}, facts):
+        watcher.warn(caution)
     own = contents.sizes(run.env, run.cwd)
     folder = new_run_folder(run.base)
     startup = Startup(
@@ -121,7 +123,7 @@ def time_starts(request: StartRequest, watcher: StartWatcher) -> Startup:
 
 
 def resume(folder: Path, now: RunSpec, watcher: StartWatcher, *, budget_s: float | None = None) -> Startup:
-    """Continue the starts in `folder` after the last finished block, as `comparison.protocol.resume` does."""
+    """Continue the starts in `folder` after the last finished block, as `bench.protocol.resume` does."""
     startup = document.read(folder / FILE, Startup)
     if startup.finished:
         return startup
@@ -137,20 +139,32 @@ def resume(folder: Path, now: RunSpec, watcher: StartWatcher, *, budget_s: float
 def _sit(request: StartRequest, folder: Path, watcher: StartWatcher) -> Startup:
     try:
         with machine_lock(request.run, watcher), all_places(folder, request.run.env) as places:
-            return _Attempt(request, folder, document.read(folder / FILE, Startup), watcher, places).run()
+            journal = Journal(document.read(folder / FILE, Startup), folder / FILE)
+            return _StartBench(request, folder, journal, watcher, places).run()
     except KeyboardInterrupt as stopped:
         raise Interrupted(folder) from stopped
 
 
-class _Attempt:
+class _StartBench:
+    """Times starts in turns of the three states of caches; all data that outlive an attempt are in the journal."""
+
     def __init__(
-        self, request: StartRequest, folder: Path, startup: Startup, watcher: StartWatcher, places: dict[Arm, Places]
+        self,
+        request: StartRequest,
+        folder: Path,
+        journal: Journal[Startup],
+        watcher: StartWatcher,
+        places: dict[CacheState, Places],
     ) -> None:
-        self._request, self._folder, self._startup = request, folder, startup
+        self._request, self._folder, self._journal = request, folder, journal
         self._watcher, self._places = watcher, places
-        self._began_s = time.monotonic()
-        self._enough: dict[Arm, Enough] = {}
+        self._began_s, self.side = time.monotonic(), lane_order.SideBySide()
+        self._enough: dict[CacheState, Enough] = {}
         self._warnings: list[str] = []
+
+    @property
+    def _startup(self) -> Startup:
+        return self._journal.document
 
     def run(self) -> Startup:
         try:
@@ -178,7 +192,7 @@ class _Attempt:
         if self._startup.block_s is not None:
             return  # On resuming, the recorded plan stays in force.
         block_s = sum(pilot.value_s for pilot in pilots)
-        self._update(
+        self._journal.update(
             pilots=pilots,
             block_s=block_s,
             step=summary.step(outcome) if outcome.records else "",
@@ -191,14 +205,14 @@ class _Attempt:
             "clear."
         )
 
-    def _pilot(self, arm: Arm, name: str, limit: float, enough: Enough) -> tuple[Start, Outcome]:
+    def _pilot(self, arm: CacheState, name: str, limit: float, enough: Enough) -> tuple[Start, Outcome]:
         self._watcher.running(f"pilot: caches {arm}")
         outcome, start = self._start(arm, name, limit, enough, "pilot")
         self._enough[arm] = FirstStep(outcome) if outcome.records else lambda records: False
         return start, outcome
 
     def _start(
-        self, arm: Arm, name: str, limit: float, enough: Enough, purpose: Purpose = "measured"
+        self, arm: CacheState, name: str, limit: float, enough: Enough, purpose: Purpose = "measured"
     ) -> tuple[Outcome, Start]:
         return run_start(
             self._request.run,
@@ -234,35 +248,43 @@ class _Attempt:
     # Blocks
 
     def _blocks(self) -> None:
-        limit = limit_s(self._request.run, max(start.value_s for start in self._startup.pilots))
         order = orders(self._startup.max_blocks, self._startup.run.seed or 0)
-        while not all(judgement.finished for judgement in self._judged().values()):
-            left_s = self._left_s()
-            if self._startup.blocks and left_s is not None and left_s < (self._startup.block_s or 0.0):
-                self._warnings.append("The budget was used up before it was clear.")
-                break
-            valid = len(self._startup.blocks)
-            self._block(valid + len(self._startup.voided) + 1, order[valid], limit)
+        with contextlib.closing(take_turns(self, self._journal, order, StartBlock)) as turns:
+            while not all(judgement.finished for judgement in self._judged().values()):
+                if next(turns, None) is None:
+                    self._warnings.append("The budget was used up before it was clear.")
+                    break
 
-    def _block(self, number: int, order: Sequence[Arm], limit: float) -> None:
+    def all_lanes(self) -> list[lanes.Lane]:
+        """Return the whole machine: starts that go side by side read the same disk."""
+        return [lanes.WHOLE]
+
+    def most_turns(self) -> float:
+        left_s = self._left_s()
+        return math.inf if left_s is None else left_s // (self._startup.block_s or math.inf)
+
+    def turn(self, order: Sequence[CacheState], lane: lanes.Lane) -> StartBlock | VoidBlock:
+        """Start the command once with each state of the caches, in this order."""
+        number = self._journal.num(StartBlock) + self._journal.num(VoidBlock) + 1
+        limit = limit_s(self._request.run, max(start.value_s for start in self._startup.pilots))
         starts, outcomes = [], []
         for arm in order:
             self._watcher.running(f"block {number} of at most {self._startup.max_blocks}: caches {arm}")
             outcome, start = self._start(arm, f"{number:03d}-{arm}", limit, self._enough[arm])
             starts.append(start)
             outcomes.append(outcome.without_steps)
-        block = Block(starts)
+        block = StartBlock(starts)
         reasons = [why for outcome in outcomes if outcome.outside is not None for why in outcome.outside.void]
         self._warnings += cautions.warnings(outcomes)
-        if reasons:
-            voided = VoidBlock(number, "; ".join(dict.fromkeys(reasons)), block)
-            self._update(voided=[*self._startup.voided, voided])
-            self._watcher.voided_block(voided)
-        else:
-            self._update(blocks=[*self._startup.blocks, block])
-            self._watcher.started(block, number=len(self._startup.blocks), max_blocks=self._startup.max_blocks)
+        return VoidBlock(number, "; ".join(dict.fromkeys(reasons)), block) if reasons else block
 
-    def _judged(self, *, ended: bool = False) -> dict[Arm, SequentialResult]:
+    def tell(self, turn: StartBlock | VoidBlock) -> None:
+        if isinstance(turn, VoidBlock):
+            self._watcher.voided_block(turn)
+        else:
+            self._watcher.started(turn, number=self._journal.num(StartBlock), max_blocks=self._startup.max_blocks)
+
+    def _judged(self, *, ended: bool = False) -> dict[CacheState, SequentialResult]:
         return {
             arm: judge(
                 pairs_of(self._startup.blocks, arm),
@@ -282,12 +304,8 @@ class _Attempt:
     def _conclude(self) -> None:
         ratios = [ratio(self._startup.blocks, arm, found) for arm, found in self._judged(ended=True).items()]
         warnings = list(dict.fromkeys([*self._startup.warnings, *self._warnings]))
-        self._update(ratios=ratios, warnings=warnings, warm_caches=str(self._places["warm"].caches))
-        self._update(**conclusions.conclusions(self._startup), finished=True)
-
-    def _update(self, **changes: object) -> None:
-        self._startup = msgspec.structs.replace(self._startup, **changes)
-        document.write(self._folder / FILE, self._startup)
+        self._journal.update(ratios=ratios, warnings=warnings, warm_caches=str(self._places["warm"].caches))
+        self._journal.update(**conclusions.conclusions(self._startup), finished=True)
 
 
 def _pilot_warnings(pilots: Sequence[Start]) -> list[str]:

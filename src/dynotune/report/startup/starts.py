@@ -12,18 +12,29 @@ from dynotune.report.layout import finding_lines, table
 from dynotune.report.progress import Progress
 from dynotune.schema.caches import TITLES, Cache
 from dynotune.schema.facts import Unknown
-from dynotune.schema.startup import ARMS, PHASES, Arm, Block, Ratio, Start, Startup, VoidBlock, median, phase_s
+from dynotune.schema.startup import (
+    CACHE_STATES,
+    PHASES,
+    CacheState,
+    Ratio,
+    Start,
+    StartBlock,
+    Startup,
+    VoidBlock,
+    median,
+    phase_s,
+)
 from dynotune.text import words
 
-TIME_TITLES: dict[Arm, str] = {"cold": "caches cold", "warm": "warm", "off": "off"}
+TIME_TITLES: dict[CacheState, str] = {"cold": "caches cold", "warm": "warm", "off": "off"}
 
 
 class StartProgress(Progress):
     """Show the progress of a running `startup time`."""
 
-    def started(self, block: Block, *, number: int, max_blocks: int) -> None:
+    def started(self, block: StartBlock, *, number: int, max_blocks: int) -> None:
         self._clear()
-        values = ", ".join(f"{arm} {words.duration(block.of(arm).value_s)}" for arm in ARMS)
+        values = ", ".join(f"{arm} {words.duration(block.of(arm).value_s)}" for arm in CACHE_STATES)
         self._console.print(Text.assemble((f"block {number:>2}/{max_blocks}  ", "dim"), values), soft_wrap=True)
 
     def voided_block(self, voided: VoidBlock) -> None:
@@ -70,8 +81,8 @@ def _ratio(ratio: Ratio) -> Text:
 
 
 def _phases(startup: Startup) -> RenderableType:
-    rows = table(":", *(f"{TIME_TITLES[arm]}:right" for arm in ARMS), style="bold", gap=3)
-    columns = [startup.starts(arm) for arm in ARMS]
+    rows = table(":", *(f"{TIME_TITLES[arm]}:right" for arm in CACHE_STATES), style="bold", gap=3)
+    columns = [startup.starts(arm) for arm in CACHE_STATES]
     title = "to the line" if startup.run.ready_pattern else "to the first step"
     medians = [statistics.median(start.value_s for start in each) if each else None for each in columns]
     rows.add_row(title, *map(words.duration, medians), style="bold")
@@ -84,7 +95,7 @@ def _phases(startup: Startup) -> RenderableType:
         elif any(values):
             shown = [_time(value) if value else "–" for value in values]
             rows.add_row(f"  {PHASES[phase]}", *shown)
-    steady = [_until_steady(startup, arm) for arm in ARMS]
+    steady = [_until_steady(startup, arm) for arm in CACHE_STATES]
     if any(steady):
         rows.add_row("then until steady", *(text or "–" for text in steady), style="dim")
     notes = [
@@ -105,7 +116,7 @@ def _imports(warm: Sequence[Start]) -> list[Text]:
     return [Text(f"longest imports, with what they import: {longest}", style="dim")]
 
 
-def _until_steady(startup: Startup, arm: Arm) -> str:
+def _until_steady(startup: Startup, arm: CacheState) -> str:
     found = (pilot.until_steady_s for pilot in startup.pilots if pilot.arm == arm)
     took_s = next((value for value in found if value is not None), None)
     return "" if took_s is None else _time(took_s)

@@ -5,19 +5,20 @@ the same group-sequential test judges the blocks. No block needs a start, and bo
 """
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from dynotune import knobs
+from dynotune.measure.bench.journal import Journal
 from dynotune.measure.comparison.stats import SequentialResult, judge_comparison
 from dynotune.measure.live.baseline_shift import why_not_proof
 from dynotune.measure.live.blocks import counts_samples
 from dynotune.measure.live.request import CompareRequest, Watcher
-from dynotune.measure.live.switching import SwitchedArms, switch_arms
-from dynotune.measure.live.task_runner import TaskRunner
-from dynotune.schema.arm import arm_key
+from dynotune.measure.live.switching import SwitchedArms
+from dynotune.measure.live.turns import Live, Turns, TurnsPlan
+from dynotune.schema.arm import Arm
+from dynotune.schema.arm import arm as arm_of
 from dynotune.schema.comparison import PRECISION, ArmName, ArmSummary, Comparison, Pair, Unit
 from dynotune.schema.events import Block
 from dynotune.schema.reasons import Reason
@@ -27,16 +28,6 @@ from dynotune.text import words
 
 STRETCH_S = 0.5  # longer than a stretch that only ranks candidates, because a verdict depends on it
 FEWEST_BLOCKS = 4  # fewer blocks do not allow an estimate of the noise
-
-
-class Candidate(msgspec.Struct, frozen=True):
-    """The settings that are switched on and off; the baseline runs with the remaining settings."""
-
-    settings: tuple[Setting, ...]
-
-    @property
-    def key(self) -> str:
-        return arm_key(self.settings)
 
 
 def why_not(request: CompareRequest) -> str:
@@ -60,71 +51,67 @@ def _switched(request: CompareRequest) -> list[Setting]:
 
 
 def compare_within(
-    request: CompareRequest,
-    comparison: Comparison,
-    folder: Path,
-    watcher: Watcher,
-    save: Callable[[Comparison], None],
-    runner: TaskRunner | None = None,
+    request: CompareRequest, journal: Journal[Comparison], live: Live, watcher: Watcher
 ) -> tuple[Comparison, str]:
-    """Compare candidate and baseline within one live run.
+    """Compare candidate and baseline within one live run, until the blocks have a verdict or the time is up.
 
-    Args:
-        folder: folder of the comparison; without a runner, the run's folder is made inside.
-        save: function that is called with the comparison after each block.
-        runner: runner of the baseline, whose live run serves further comparisons; None makes a run for this one.
+    `journal`: of the comparison; it gets each block. `live`: live run of the baseline.
 
     Returns:
         The comparison with its verdict and blocks, and the reason if no verdict was possible within one run.
 
     Raises CannotRunHere, UsageError: the command or the machine failed, whatever the candidate.
     """
-    arm = Candidate(tuple(sorted(_switched(request), key=lambda setting: setting.knob)))
-    told = 0
-
-    def tell(blocks: Sequence[Block]) -> list[Pair]:
-        nonlocal comparison, told
-        pairs, unit = pairs_of(blocks), unit_of(blocks)
-        for number, pair in enumerate(pairs[told:], told + 1):
-            watcher.finished(pair, number=number, max_pairs=request.max_pairs, unit=unit, what="block")
-        if len(pairs) > told:
-            told = len(pairs)
-            comparison = msgspec.structs.replace(comparison, pairs=pairs, unit=unit)
-            save(comparison)
-        return pairs
-
-    def enough(blocks: Mapping[str, list[Block]]) -> bool:
-        pairs = tell(blocks[arm.key])
-        judgement = judge_comparison(comparison, pairs, precision=PRECISION)
+    arm, most = arm_of(_switched(request)), request.max_pairs
+    plan = TurnsPlan(num_blocks=most, fewest_blocks=1, stretch_s=STRETCH_S, again=True)
+    turns = live.turns([arm], request.budget_s or request.run.timeout_s or LIMIT_S, plan)
+    num = 0
+    for blocks, judgement in until_verdict(turns, arm, journal.document, precision=PRECISION):
+        pairs = pairs_of(blocks)
+        if len(pairs) > num:
+            num = _told(pairs, num, unit_of(blocks), most, watcher)
+            journal.update(pairs=pairs, unit=unit_of(blocks))
         known = words.so_far(judgement.speedup, judgement.ci)
-        watcher.running(f"block {len(pairs) + 1} of at most {request.max_pairs}" + (f"; {known}" if known else ""))
-        return bool(pairs) and judgement.finished
-
-    found = switch_arms(
-        request.run,
-        [arm],
-        request.budget_s or request.run.timeout_s or LIMIT_S,
-        folder=folder,
-        facts=comparison.facts,
-        watcher=watcher,
-        num_blocks=request.max_pairs,
-        fewest_blocks=1,
-        stretch_s=STRETCH_S,
-        runner=runner,
-        enough=enough,
-    )
+        watcher.running(f"block {len(pairs) + 1} of at most {most}" + (f"; {known}" if known else ""))
+    found = turns.found()
     if found.codes.get(arm.key) is Reason.HAS_ALREADY:
         reason = f"The program has {arm.key} already, so baseline and candidate are the same."
-        return msgspec.structs.replace(comparison, verdict="same", reason=reason, step=found.step), ""
-    blocks = found.blocks.get(arm.key, [])
-    pairs = tell(blocks)
+        return msgspec.structs.replace(journal.document, verdict="same", reason=reason, step=found.step), ""
+    blocks_so_far = found.blocks.get(arm.key, [])
+    pairs = pairs_of(blocks_so_far)
+    if len(pairs) > num:
+        _told(pairs, num, unit_of(blocks_so_far), most, watcher)
+        journal.update(pairs=pairs, unit=unit_of(blocks_so_far))
+    comparison = journal.document
     judgement = judge_comparison(comparison, pairs, precision=PRECISION, ended=True)
-    too_few = len(pairs) < min(FEWEST_BLOCKS, request.max_pairs)
+    too_few = len(pairs) < min(FEWEST_BLOCKS, most)
     if arm.key in found.given_up or (judgement.verdict == "undecided" and too_few):
         few = f"only {len(pairs)} blocks count: {found.reason or 'the others were not whole'}"
         kept = concluded(comparison, found, arm.key, pairs, judgement) if pairs else comparison
         return kept, found.given_up.get(arm.key) or few
     return concluded(comparison, found, arm.key, pairs, judgement), ""
+
+
+def until_verdict(
+    turns: Turns, arm: Arm, comparison: Comparison, **how: float
+) -> Iterator[tuple[list[Block], SequentialResult]]:
+    """Return the arm's blocks so far, and what they say, each time that a block was made, until there is a verdict.
+
+    `how`: precision and error, as for `judge_comparison`.
+    """
+    for made in turns:
+        blocks = made[arm.key]
+        judgement = judge_comparison(comparison, pairs_of(blocks), **how)
+        yield blocks, judgement
+        if blocks and judgement.finished:
+            return
+
+
+def _told(pairs: Sequence[Pair], num: int, unit: Unit, most: int, watcher: Watcher) -> int:
+    """Tell the user of the blocks from number `num` on; return how many there are."""
+    for number, pair in enumerate(pairs[num:], num + 1):
+        watcher.finished(pair, number=number, max_pairs=most, unit=unit, what="block")
+    return len(pairs)
 
 
 def unit_of(blocks: Sequence[Block]) -> Unit:

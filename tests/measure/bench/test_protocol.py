@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from dynotune import probe
 from dynotune.launch.process import sandbox
-from dynotune.measure.comparison import protocol, schedule
+from dynotune.measure.bench import bench, protocol, settle
+from dynotune.measure.comparison import schedule
 from dynotune.measure.live import lane_speed, lanes
 from dynotune.measure.live.request import CompareRequest
 from dynotune.schema import document
@@ -34,8 +35,8 @@ FACTS = {"host.cpu": "a processor", "host.num_cores": 2, "gpu.name": Unknown("no
 def runs(monkeypatch):
     clock = Clock()
     runs = Runs(clock)
-    monkeypatch.setattr(protocol, "run_settings", runs)
-    monkeypatch.setattr(protocol, "time", clock)
+    monkeypatch.setattr(bench, "run_settings", runs)
+    monkeypatch.setattr(bench, "time", clock)
     monkeypatch.setattr(protocol, "facts_of", lambda run, candidate=(): dict(FACTS))
     return runs
 
@@ -165,39 +166,39 @@ def test_busy_cores_make_no_pair_void(compare, runs):
 
 
 def test_a_budget_that_one_run_used_up_starts_no_fresh_processes(compare, runs, monkeypatch):
-    def uses_up(request, comparison, folder, watcher, save, runner):
+    def uses_up(request, journal, live, watcher):
         runs.clock.now_s += 60.0
-        return comparison, "the 60 s given were over"
+        return journal.document, "the 60 s given were over"
 
-    monkeypatch.setattr(protocol.in_process, "compare_within", uses_up)
+    monkeypatch.setattr(settle.in_process, "compare_within", uses_up)
     comparison = compare(candidate=[Setting("host.num_threads", 1)], in_process="auto", budget_s=60.0)
     assert (comparison.verdict, runs.names) == ("undecided", [])
     assert "the 60 s given were over" in comparison.reason
 
 
-def gives_up(request, comparison, folder, watcher, save, runner):
-    return comparison, "it changed the setting"
+def gives_up(request, journal, live, watcher):
+    return journal.document, "it changed the setting"
 
 
 def test_a_live_run_that_comparisons_share_has_ended_before_a_fresh_process_starts(
     runs, watcher, tmp_path, monkeypatch
 ):
     class Shared:
-        live, names = object(), None
+        is_live, names = True, None
 
         def end(self):
-            self.live, self.names = None, [*runs.names]
+            self.is_live, self.names = False, [*runs.names]
 
     shared = Shared()
-    monkeypatch.setattr(protocol.in_process, "compare_within", gives_up)
+    monkeypatch.setattr(settle.in_process, "compare_within", gives_up)
     asked = request_in(tmp_path, candidate=[Setting("host.num_threads", 1)], in_process="auto")
-    assert protocol.compare(asked, watcher, runner=shared).verdict is not None
-    assert (shared.live, shared.names) == (None, [])
+    assert protocol.compare(asked, watcher, live=shared).verdict is not None
+    assert (shared.is_live, shared.names) == (False, [])
     assert runs.names
 
 
 def test_what_cannot_be_compared_within_one_run_is_compared_in_fresh_processes(compare, runs, monkeypatch):
-    monkeypatch.setattr(protocol.in_process, "compare_within", gives_up)
+    monkeypatch.setattr(settle.in_process, "compare_within", gives_up)
     runs.step_s = {"baseline": 0.02, "candidate": 0.01}
     comparison = compare(candidate=[Setting("host.num_threads", 1)], in_process="auto")
     assert (comparison.verdict, comparison.within) == ("faster", False)
@@ -574,7 +575,7 @@ def gpus(runs, monkeypatch):
         found[folder.name] = run.env.get("CUDA_VISIBLE_DEVICES")
         return runs(run, settings, folder=folder, **more)
 
-    monkeypatch.setattr(protocol, "run_settings", noted)
+    monkeypatch.setattr(bench, "run_settings", noted)
     return found
 
 
@@ -609,7 +610,7 @@ def test_what_lanes_say_does_not_depend_on_which_of_them_ends_first(compare, two
                 held.set()
         return outcome
 
-    monkeypatch.setattr(protocol, "run_settings", run)
+    monkeypatch.setattr(bench, "run_settings", run)
     comparison = compare(lanes=2)
     assert [pair.lane for pair in comparison.pairs] == [1, 1, 2]
     assert comparison.verdict == "faster"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dynotune import knobs
-from dynotune.measure.comparison import in_process, protocol
-from dynotune.measure.live import switching
+from dynotune.measure.bench import in_process, protocol
+from dynotune.measure.live import Live, switching
 from dynotune.measure.live.request import CompareRequest
 from dynotune.schema.events import Block, Stretch
 
@@ -51,9 +51,9 @@ def program(tmp_path: Path, monkeypatch):
     return write
 
 
-def compared(run, setting, runner=None, **more):
+def compared(run, setting, live=None, **more):
     request = CompareRequest(run=run, candidate=[knobs.parse(setting)], in_process="only", **more)
-    return protocol.compare(request, Watcher(), runner=runner)
+    return protocol.compare(request, Watcher(), live=live)
 
 
 def starts(folder):
@@ -62,10 +62,9 @@ def starts(folder):
 
 def test_several_comparisons_share_one_start_of_the_program(program, tmp_path):
     run = program(10**9)
-    with switching.runner_of(run, tmp_path, Watcher(), {}, 120.0) as runner:
-        faster, same = compared(run, FASTER, runner), compared(run, SAME, runner)
-        assert runner.goes_on
-        runner.end()
+    with Live(run, tmp_path, {}, Watcher(), limit_s=120.0) as live:
+        faster, same = compared(run, FASTER, live), compared(run, SAME, live)
+        assert live.goes_on
     assert (faster.verdict, faster.within, same.within) == ("faster", True, True)
     assert len(same.pairs) >= in_process.FEWEST_BLOCKS
     assert len(starts(tmp_path)) == 1
@@ -73,12 +72,11 @@ def test_several_comparisons_share_one_start_of_the_program(program, tmp_path):
 
 def test_a_shared_run_that_has_died_is_started_again(program, tmp_path):
     run = program(10**9)
-    with switching.runner_of(run, tmp_path, Watcher(), {}, 120.0) as runner:
-        compared(run, FASTER, runner)
+    with Live(run, tmp_path, {}, Watcher(), limit_s=120.0) as live:
+        compared(run, FASTER, live)
         os.kill(starts(tmp_path)[0], signal.SIGKILL)
-        assert compared(run, FASTER, runner).verdict == "faster"
+        assert compared(run, FASTER, live).verdict == "faster"
         os.kill(starts(tmp_path)[1], signal.SIGKILL)
-        runner.end()
     assert len(starts(tmp_path)) == 2
     # Both live runs have a record, though neither was ended by dynotune.
     assert len(list(tmp_path.glob("*/run.json"))) == 2
@@ -98,10 +96,23 @@ def of_block(order, baseline_s):
     )  # fmt: skip
 
 
+def said(found, monkeypatch):
+    """Lets a live run say this of the arm's turns, without a run."""
+
+    class Turns:
+        def __iter__(self):
+            return iter([])
+
+        def found(self):
+            return found
+
+    monkeypatch.setattr(Live, "turns", lambda live, arms, left_s, plan: Turns())
+
+
 def test_blocks_too_few_for_a_verdict_are_shown_with_the_reason_and_what_to_do(program, monkeypatch):
     made = [of_block("ABBA", 1.1), of_block("BAAB", 1.2), of_block("BAAB", 1.05)]
     found = switching.SwitchedArms(blocks={SAME: made}, reason="the 90 s given were over", stretch_steps=10)
-    monkeypatch.setattr(in_process, "switch_arms", lambda *more, **named: found)
+    said(found, monkeypatch)
     comparison = compared(program(10), SAME)
     assert (comparison.verdict, comparison.num_pairs, comparison.stretch_steps) == ("undecided", 3, 10)
     # Both orders weigh the same.
@@ -111,7 +122,7 @@ def test_blocks_too_few_for_a_verdict_are_shown_with_the_reason_and_what_to_do(p
 
 def test_blocks_that_do_not_count_give_no_figure(program, monkeypatch):
     found = switching.SwitchedArms(given_up={SAME: "once it is off again, a step takes longer"}, stretch_steps=10)
-    monkeypatch.setattr(in_process, "switch_arms", lambda *more, **named: found)
+    said(found, monkeypatch)
     comparison = compared(program(10), SAME)
     assert (comparison.verdict, comparison.speedup, comparison.num_pairs) == ("undecided", None, 0)
     assert "a step takes longer. --in-process never" in comparison.reason

@@ -20,8 +20,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import kept
-from hardware import RESULTS
 from rich.console import Console
 
 from dynotune import knobs
@@ -32,6 +30,8 @@ from dynotune.report import Progress
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.run import RunSpec
 from dynotune.schema.task import RecordMemory, RecordTrace, Task, TimeWindow
+from lab import result_file
+from lab.provenance import RESULTS
 
 PROGRAM = Path(__file__).absolute().parent / "programs" / "tuned" / "train.py"
 RECORDED_STEPS, NUM_BLOCKS = 5, 2
@@ -56,7 +56,7 @@ def main() -> None:
         hidden = {} if given.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
         run = RunSpec(command=command, cwd=Path.cwd(), env=os.environ | hidden, base=Path(base))
         rows = timed(run, given, progress)
-    with kept.opened(out) as result:
+    with result_file.opened(out) as result:
         result.setdefault("commands", {})[given.label] = rows
     first = statistics.median(rows[0]["step_ms"])
     for row in rows:

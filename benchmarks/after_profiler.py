@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hardware import describe
+from lab.provenance import describe
 
 STEPS, STRETCHES, SETTLE, NUM_PROFILED = 100, 4, 10, 3
 CASES = {"left attached": None, "TEARDOWN_CUPTI=1": "1"}

@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hardware import RESULTS, describe
 from scipy.stats import binom, norm
 
 import dynotune
+from lab.provenance import RESULTS, describe
 
 HERE = Path(dynotune.__file__).parents[1]
 PROGRAM = Path(__file__).parent / "programs" / "small_step.py"

@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import kept
-from hardware import RESULTS
+from lab import result_file
+from lab.provenance import RESULTS
 
 PROGRAM = Path(__file__).parent / "programs" / "sleeping_loader.py"
 WORKERS = ((4, 6), (3, 5), (8, 16), (6, 4))
@@ -49,11 +49,11 @@ def main() -> None:
     for how in HOW:
         for before, after in WORKERS:
             key = f"{name}: {before} to {after} workers, {how}"
-            if key not in kept.read(asked.out).get("answers", {}):
+            if key not in result_file.read(asked.out).get("answers", {}):
                 answer = compared(before, after, how, asked.budget, Path(folder).resolve() if folder else None)
-                with kept.opened(asked.out) as result:
+                with result_file.opened(asked.out) as result:
                     result.setdefault("answers", {})[key] = answer
-            row = kept.read(asked.out)["answers"][key]
+            row = result_file.read(asked.out)["answers"][key]
             ends = " to ".join(f"{end:.2f}" for end in row["ci"] or ())
             print(f"{key:44} truth {row['truth']:.2f}: {row['speedup'] or float('nan'):.2f} ({ends})", flush=True)
 

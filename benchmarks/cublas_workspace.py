@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hardware import RESULTS, describe, without_places
+from lab.provenance import RESULTS, describe, without_places
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CASES = {

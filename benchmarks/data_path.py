@@ -36,8 +36,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import kept
-from hardware import RESULTS, without_places
+from lab import result_file
+from lab.provenance import RESULTS, without_places
 
 PROGRAMS = Path(__file__).parent / "programs"
 DEADLINE_S = 420
@@ -92,12 +92,12 @@ Job = tuple[str, Callable[[Lane], Row]]
 
 def remembered(given: argparse.Namespace, key: str, make: Callable[[], Row]) -> Row:
     """Return a part of a job, made once, whatever ends the job; RuntimeError if there is no time to begin it."""
-    done = kept.read(given.out).get("begun", {}).get(key)
+    done = result_file.read(given.out).get("begun", {}).get(key)
     if done is None:
         if time.monotonic() > given.until_s:
             raise RuntimeError("the budget is spent; run it again to go on")
         done = make()
-        with kept.opened(given.out) as result:
+        with result_file.opened(given.out) as result:
             result.setdefault("begun", {})[key] = done
     return dict(done)
 
@@ -502,7 +502,7 @@ def run_jobs(given: argparse.Namespace, out: Path) -> None:
     given.until_s, lock = time.monotonic() + given.budget, threading.Lock()
 
     def do(part: str, key: str, job: Callable[[Lane], Row]) -> None:
-        done = kept.read(out).get("parts", {}).get(part, {}).get(key, {})
+        done = result_file.read(out).get("parts", {}).get(part, {}).get(key, {})
         if time.monotonic() > given.until_s or (done and "failed" not in done) or given.only not in key:
             return
         lane = free.get()
@@ -514,7 +514,7 @@ def run_jobs(given: argparse.Namespace, out: Path) -> None:
         finally:
             free.put(lane)
         row["job_s"] = round(time.monotonic() - begin, 1)
-        with lock, kept.opened(out) as result:
+        with lock, result_file.opened(out) as result:
             result.setdefault("parts", {}).setdefault(part, {})[key] = row
             if "failed" not in row:
                 begun = result.pop("begun", {})
@@ -550,7 +550,7 @@ def main() -> None:
     given = parser.parse_args()
     out = given.out = given.out or RESULTS / f"data_path_{given.device}.json"
     run_jobs(given, out)
-    found = kept.read(out).get("parts", {})
+    found = result_file.read(out).get("parts", {})
     for part in given.parts:
         rows = found.get(part, {})
         print(f"\n{part}")

@@ -23,8 +23,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import kept
-from hardware import RESULTS
 from programs.ddp_net import NETS
 
 from dynotune import knobs
@@ -34,6 +32,8 @@ from dynotune.schema.comparison import Pair
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import RunSpec
+from lab import result_file
+from lab.provenance import RESULTS
 
 PROGRAMS = Path(__file__).parent / "programs"
 SETTINGS = (
@@ -72,9 +72,9 @@ def main() -> None:
         command += [str(PROGRAMS / "ddp_net.py"), net, "--device", asked.device, "--steps", "100000"]
     for net in nets if asked.diagnose else []:
         name = f"{net}, {asked.ranks} ranks"
-        if has_time() and name not in kept.read(out).get("diagnosed", {}):
+        if has_time() and name not in result_file.read(out).get("diagnosed", {}):
             told = called(["diagnose"], commands[net], env)
-            with kept.opened(out) as result:
+            with result_file.opened(out) as result:
                 result.setdefault("diagnosed", {})[name] = diagnosed(told)
     facts: Facts | None = None
     for block in range(asked.blocks):
@@ -85,17 +85,17 @@ def main() -> None:
             random.Random(f"{name} {block // 2}").shuffle(arms)
             arms = arms[:: -1 if block % 2 else 1]
             for arm in arms:
-                if not has_time() or arm in kept.read(out).get("runs", {}).get(name, {}).get(str(block), {}):
+                if not has_time() or arm in result_file.read(out).get("runs", {}).get(name, {}).get(str(block), {}):
                     continue
                 with tempfile.TemporaryDirectory() as base:
                     run = RunSpec(command=commands[net], cwd=Path.cwd(), env=env, base=Path(base), seed=0)
                     facts = facts or facts_of(run)
                     row = measured(run, arm, facts, asked)
-                with kept.opened(out) as result:
+                with result_file.opened(out) as result:
                     runs = result.setdefault("runs", {}).setdefault(name, {}).setdefault(str(block), {})
                     runs[arm] = {**row, "at_s": time.time()}
                 print(f"{name} block {block}: {arm or 'as it is':34} {row}", flush=True)
-    with kept.opened(out) as result:
+    with result_file.opened(out) as result:
         result["answers"] = answers(result.get("runs", {}), asked.blocks)
         for key, row in result["answers"].items():
             bound = result.get("diagnosed", {}).get(key.partition(":")[0], {}).get("communication")

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from detector_bench import Bench, groups, memory, per_second, quantiles, stats_of
 from detector_streams import serve, soak
-from hardware import RESULTS, describe, without_places
 
 from dynotune.runtime.vision import Detector
 from dynotune.runtime.vision.letterbox import place, rows_read
+from lab.provenance import RESULTS, describe, without_places
 
 SIZES = {
     "cuda": {

@@ -4,7 +4,7 @@
         [--lanes 1] [--gpus 1] [--programs FOLDER | --sources FOLDER] [--keep FOLDER]
         [--replay FOLDER [--record FOLDER]] [--out FILE]
 
-Each program of tests/faults is diagnosed as a user would, in processes of their own. The programs and what they plant
+Each program of lab/faults is diagnosed as a user would, in processes of their own. The programs and what they plant
 were written without knowledge of the rules. Of each:
 
 - **found**: a planted id is among the findings, or one of them names it as explained by itself;
@@ -47,9 +47,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from hardware import RESULTS, describe, without_places
 from public_programs import public
-from tuning_programs import folder_of
 
 from dynotune.diagnose.conclusions import conclude
 from dynotune.diagnose.rank_attribution import attributed
@@ -58,9 +56,10 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
 from dynotune.trace.readers import reading
 from dynotune.trace.summary import summarise
+from lab.faults import manifest
+from lab.provenance import RESULTS, describe, without_places
+from lab.tuning.programs import folder_of
 
-ROOT = Path(__file__).resolve().parents[1]
-FAULTS = ROOT / "tests" / "faults"
 DEADLINE_S = 300
 MEDIUM = ("high", "medium")
 NOT_RECORDED = ("env.PYTHONPATH", "env.LD_LIBRARY_PATH", "env.NVIDIA_REQUIRE_CUDA", "gpu.uuid", "gpu1.uuid")
@@ -96,9 +95,6 @@ class Case:
 
 def cases(device: str, doses: Sequence[int] | None, only: Sequence[str]) -> Iterator[Case]:
     """Of all programs that run on the device. A fault without a dial has one dose."""
-    sys.path.insert(0, str(ROOT))
-    from tests.faults import manifest
-
     for fault in (*manifest.FAULTS, *manifest.PAIRS, *manifest.CLEAN):
         clean = fault in manifest.CLEAN
         plants = () if clean else tuple(fault.plants) or (fault.id,)
@@ -107,7 +103,7 @@ def cases(device: str, doses: Sequence[int] | None, only: Sequence[str]) -> Iter
             continue
         for dose in (None,) if clean else tuple(fault.doses) or (None,):
             if doses is None or dose is None or dose in doses or len(fault.doses) == 1:
-                start = [*(fault.launcher or [sys.executable]), str(FAULTS / "programs" / fault.program)]
+                start = [*(fault.launcher or [sys.executable]), str(manifest.PROGRAMS / fault.program)]
                 options = [*([] if dose is None else ["--dose", str(dose)]), "--device", device.removesuffix("-x2")]
                 yield Case(
                     name=name,

@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from diagnosis_accuracy import Case, cases
-from hardware import RESULTS, describe, without_places
+
+from lab.provenance import RESULTS, describe, without_places
 
 CLAIMED = 0.10
 DEADLINE_S = 900

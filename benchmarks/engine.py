@@ -32,7 +32,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hardware import RESULTS, describe, without_places
+from lab.provenance import RESULTS, describe, without_places
 
 SLACK = 0.01
 ENGINES = ("engine", "engine, lent")

@@ -20,13 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hardware import describe, without_places
-
-TESTS = Path(__file__).parents[1] / "tests"
-PROGRAMS = TESTS / "faults" / "programs"
-sys.path.insert(0, str(TESTS))
-
-from faults.manifest import FAULTS, PAIRS, Fault  # noqa: E402
+from lab.faults.manifest import FAULTS, PAIRS, PROGRAMS, Fault
+from lab.provenance import describe, without_places
 
 # Steps of the run that tells how many steps the others need, and the fewest of those.
 TRIED_STEPS, LEAST_STEPS = 12, 30

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from detector import SIZES
 from detector_bench import Bench
-from hardware import RESULTS, describe, without_places
 
 from dynotune.runtime.transfer import host_threads
 from dynotune.runtime.vision.letterbox import place, rows_read
+from lab.provenance import RESULTS, describe, without_places
 
 NUM = 4  # frames a chunk
 SHARES = (1.0, 0.875, 0.75, 0.625, 0.5, 0.375)

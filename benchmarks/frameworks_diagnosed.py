@@ -16,32 +16,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hardware import RESULTS, describe, without_places
-from programs_not_written_for import DRIVERS, Program, dynotune_command, environment
+from lab.programs_not_written_for import DRIVERS, Program, dynotune_command, environment
+from lab.provenance import RESULTS, describe, without_places
+from lab.yolo import OFFLINE, photographs
 
 DEADLINE_S = 400
 
 
-def photographs(folder: Path) -> None:
-    """A YOLO dataset of 320 pictures, 640 by 480, three objects in each."""
-    import numpy as np
-    from PIL import Image
-
-    rng = np.random.default_rng(0)
-    for part, num in (("train", 320), ("val", 16)):
-        images, labels = folder / "data" / "images" / part, folder / "data" / "labels" / part
-        images.mkdir(parents=True)
-        labels.mkdir(parents=True)
-        for number in range(num):
-            coarse = rng.integers(0, 255, (24, 32, 3), dtype=np.uint8)
-            Image.fromarray(coarse).resize((640, 480), Image.Resampling.BICUBIC).save(images / f"{number:03}.jpg")
-            boxes = [f"{k % 2} {0.2 + 0.3 * k:.2f} 0.5 0.2 0.3" for k in range(3)]
-            (labels / f"{number:03}.txt").write_text("\n".join(boxes) + "\n")
-    data = {"path": str(folder / "data"), "train": "images/train", "val": "images/val", "names": {0: "sand", 1: "sky"}}
-    (folder / "data.yaml").write_text(json.dumps(data))  # JSON is YAML
-
-
-OFFLINE = {"YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false", "YOLO_CONFIG_DIR": "."}
 YOLO = "yolo train model=yolo11n.yaml data=data.yaml epochs=20 device={device_number} plots=False val=False save=False"
 ON_GPU = [
     Program("ultralytics", f"{YOLO} imgsz=640 batch=16", needs=("ultralytics",), env=OFFLINE, prepare=photographs),
@@ -82,7 +63,7 @@ def diagnosed(program: Program, device: str, *more: str) -> dict[str, Any]:
             cwd=folder, env={**environment(folder, program.env), "COLUMNS": "110"}, capture_output=True, text=True,
             timeout=DEADLINE_S,
         )  # fmt: skip
-        command = shlex.join(words).replace(str(DRIVERS), "benchmarks/drivers").replace(sys.executable, "python")
+        command = shlex.join(words).replace(str(DRIVERS), "lab/drivers").replace(sys.executable, "python")
         if done.returncode:
             return {"command": command, "failed": without_places(done.stderr[-3000:])}
         # The facts of the machine stand once, above.

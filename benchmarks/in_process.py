@@ -17,8 +17,6 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-import kept
-from hardware import RESULTS
 from rich.console import Console
 
 from dynotune import knobs
@@ -27,6 +25,8 @@ from dynotune.measure.live import CompareRequest
 from dynotune.report import Progress
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.run import RunSpec
+from lab import result_file
+from lab.provenance import RESULTS
 
 PROGRAM = Path(__file__).parent / "programs" / "tuned" / "train.py"
 LIKELY = ["matmul.fp32_precision=high", "precision.autocast=bf16", "compile.mode=default", "optimizer.fused=true"]
@@ -70,12 +70,12 @@ def main() -> None:
                 base=Path(base),
             )
             for words in SETTINGS[asked.device][name]:
-                known = kept.read(out).get("answers", {}).get(f"{name}: {words}", {})
+                known = result_file.read(out).get("answers", {}).get(f"{name}: {words}", {})
                 if known.get("agree") is not None:
                     continue
                 within, fresh = (measured(run, words, how, asked, progress) for how in ("only", "never"))
                 row = {"within": within, "fresh": fresh, "agree": agree(within, fresh)}
-                with kept.opened(out) as result:
+                with result_file.opened(out) as result:
                     result.setdefault("answers", {})[f"{name}: {words}"] = row
                 print(f"{name:14} {words:48} {told(within)} {told(fresh)}  {row['agree']}", flush=True)
 

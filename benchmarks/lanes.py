@@ -19,8 +19,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import kept
-from hardware import RESULTS
 from in_process import agree
 from msgspec.structs import replace
 from programs.ddp_net import NETS
@@ -35,6 +33,8 @@ from dynotune.schema.errors import DynotuneError
 from dynotune.schema.run import RunSpec
 from dynotune.search import TuneRequest
 from dynotune.search.tune import tune
+from lab import result_file
+from lab.provenance import RESULTS
 
 PROGRAM = Path(__file__).parent / "programs" / "lane_net.py"
 KINDS = ("same", "faster", "tune", "aa")
@@ -84,7 +84,7 @@ def main() -> None:
     gpus = probe.nvml.visible_gpus(env)
     num = asked.lanes or (max(2, len(gpus)) if isinstance(gpus, list) else 2)
     for key, kind, net, lanes in jobs(asked, num):
-        if key in kept.read(out).get("answers", {}):
+        if key in result_file.read(out).get("answers", {}):
             continue
         if time.monotonic() - began_s > asked.time_limit or (kind == "aa" and num_groups(out, num) >= asked.groups):
             continue
@@ -94,10 +94,10 @@ def main() -> None:
             # One process may measure on each GPU, if each sees only its own.
             run = RunSpec(command=command, cwd=Path(folder), env=env, base=Path(base), seed=0, lanes=lanes, lock=False)
             answer = measured(kind, run, asked)
-        with kept.opened(out) as result:
+        with result_file.opened(out) as result:
             result.setdefault("answers", {})[key] = answer
         print(f"{key}: {answer['wall_s']} s, {answer.get('verdict')} {answer.get('reason', '')}", flush=True)
-    with kept.opened(out) as result:
+    with result_file.opened(out) as result:
         result["compared"] = compared(result.get("answers", {}))
         result["aa"] = judged(result.get("answers", {}), num)
         print_table(result["compared"], result["aa"])
@@ -149,7 +149,7 @@ def judged(answers: dict[str, Any], num: int) -> dict[str, int]:
 
 
 def num_groups(out: Path, num: int) -> int:
-    return sum(judged(kept.read(out).get("answers", {}), num).values())
+    return sum(judged(result_file.read(out).get("answers", {}), num).values())
 
 
 def print_table(rows: dict[str, Any], verdicts: dict[str, int]) -> None:

@@ -20,10 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import kept
-from hardware import RESULTS
 from rich.console import Console
-from tuning_programs import photographs
 
 from dynotune import knobs
 from dynotune.diagnose import LiveDiagnosis
@@ -33,6 +30,9 @@ from dynotune.report import Progress
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.run import RunSpec
+from lab import result_file
+from lab.provenance import RESULTS
+from lab.tuning.programs import photographs
 
 PROGRAM = Path(__file__).absolute().parent / "programs" / "tuned" / "train.py"
 ARMS = {
@@ -53,7 +53,7 @@ ARMS = {
 }
 """By device and program; several words are one arm."""
 MOST_BLOCKS = 6
-BUDGET_S = 90.0
+BUDGET_S = 150.0
 """Seconds for the blocks of an arm, and for its fresh pairs."""
 SMALL = "-small"
 """Ending of a program's name: a small net on the device, whose steps wait for the host."""
@@ -83,7 +83,7 @@ def main() -> None:
                 break
             run = run_of(net, given.device, Path(base))
             arms = ARMS[given.device][net][: 1 if given.first_arm else None]
-            known = kept.read(out).get("programs", {}).get(net, {})
+            known = result_file.read(out).get("programs", {}).get(net, {})
             row = known if "arms" in known else within(run, arms, progress)
             keep(out, net, row)
             for words in [] if given.blocks_only else arms:
@@ -104,7 +104,7 @@ def run_of(net: str, device: str, base: Path) -> RunSpec:
 
 
 def keep(out: Path, net: str, row: dict[str, Any]) -> None:
-    with kept.opened(out) as result:
+    with result_file.opened(out) as result:
         result.setdefault("programs", {})[net] = row
 
 
@@ -190,7 +190,7 @@ def table() -> str:
     files = sorted(RESULTS.glob("launched_*.json"))
     lines = [f"source = {json.dumps([f'benchmarks/results/{file.name}' for file in files])}"]
     for file in files:
-        for net, row in kept.read(file)["programs"].items():
+        for net, row in result_file.read(file)["programs"].items():
             for words, arm in row["arms"].items():
                 if arm["within"]["sd"] is not None and arm.get("fresh", {}).get("sd") is not None:
                     fields = launched_row(net, words, arm)

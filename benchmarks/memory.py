@@ -38,12 +38,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from hardware import RESULTS, describe
 
 from dynotune import probe
 from dynotune.schema.diagnosis import MemoryAccount
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Moment
+from lab.provenance import RESULTS, describe
 
 PROGRAM = Path(__file__).parent / "programs" / "memory_point.py"
 POLL_S = 0.02

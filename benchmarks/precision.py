@@ -20,9 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import kept
 import precision_table
-from hardware import RESULTS
 
 from dynotune import knobs
 from dynotune.measure.checks import guard
@@ -31,6 +29,8 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Guarded
+from lab import result_file
+from lab.provenance import RESULTS
 
 PROGRAM = Path(__file__).parent / "programs" / "planted.py"
 SETTING, BF16 = "determinism.algorithms=true", "precision.autocast=bf16"
@@ -134,7 +134,7 @@ def catch(asked: argparse.Namespace, out: Path) -> None:
     with tempfile.TemporaryDirectory() as base:
         for words, seed, setting, fault in [*wanted, *clean[: asked.exact]]:
             key = f"{words} {seed} {setting} {fault}".strip()
-            if "ok" in kept.read(out).get("catch", {}).get(key, {}) or time.monotonic() - began_s > asked.budget:
+            if "ok" in result_file.read(out).get("catch", {}).get(key, {}) or time.monotonic() - began_s > asked.budget:
                 continue
             # Jobs that share a baseline are done in one lane.
             number, num_lanes = asked.lane
@@ -146,10 +146,10 @@ def catch(asked: argparse.Namespace, out: Path) -> None:
                 row = programs[words, seed].judged(setting, fault)
             except DynotuneError as error:
                 row = {"reason": error.message}
-            with kept.opened(out) as result:
+            with result_file.opened(out) as result:
                 result.setdefault("catch", {})[key] = {"fault": fault, **row}
             print(key, row.get("ok"), row.get("reason"), row.get("beside"), flush=True)
-    with kept.opened(out) as result:
+    with result_file.opened(out) as result:
         result["summary"] = summary(list(result["catch"].values()))
         print(result["summary"])
 

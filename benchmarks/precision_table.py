@@ -32,8 +32,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import kept
-from hardware import without_places
 from rich.console import Console
 
 from dynotune import knobs
@@ -45,6 +43,8 @@ from dynotune.schema.errors import DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.precision import PrecisionArm
 from dynotune.schema.run import RunSpec
+from lab import result_file
+from lab.provenance import without_places
 
 PROGRAM = Path(__file__).parent / "programs" / "precise.py"
 MODELS = ("vit_b", "gpt2", "bert", "resnet50", "whisper", "yolo11n", "unet", "detector")
@@ -106,7 +106,7 @@ class Item:
         return "reason" not in self.known().get(part, {"reason": ""})
 
     def known(self) -> Row:
-        return dict(kept.read(self._asked.out).get("table", {}).get(self.name, {}))
+        return dict(result_file.read(self._asked.out).get("table", {}).get(self.name, {}))
 
     def do(self, part: str) -> None:
         began_s = time.monotonic()
@@ -115,7 +115,7 @@ class Item:
         except DynotuneError as error:
             said = " ".join([error.message, *getattr(error, "last_lines", ())[-2:]])
             row = {"reason": without_places(said.replace(str(self._base), "."))}
-        with kept.opened(self._asked.out) as result:
+        with result_file.opened(self._asked.out) as result:
             row["wall_s"] = round(time.monotonic() - began_s, 1)
             result.setdefault("table", {}).setdefault(self.name, {})[part] = row
         print(f"{self.name:16} {part:10} {row['wall_s']:6.1f} s  {row.get('reason', '')}", flush=True)
@@ -266,7 +266,7 @@ def table(asked: argparse.Namespace) -> None:
                     if part in asked.skip or item.has(part) or left_s() <= 0:
                         continue
                     item.do(part)
-    with kept.opened(asked.out) as result:
+    with result_file.opened(asked.out) as result:
         result["table_summary"] = summary(result.get("table", {}))
         show(result)
 

@@ -29,10 +29,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import kept
 import msgspec
 from diagnosis_accuracy import Case, cases, drawn, of_another_hand, of_publishers
-from hardware import RESULTS, without_places
 from rich.console import Console
 
 from dynotune import knobs
@@ -49,6 +47,8 @@ from dynotune.schema.run import RunSpec
 from dynotune.search.bench import arm
 from dynotune.trace.readers import reading
 from dynotune.trace.summary import summarise
+from lab import result_file
+from lab.provenance import RESULTS, without_places
 
 NEAR = 0.15
 TELLING = 0.03
@@ -170,7 +170,7 @@ def main() -> None:
         free.put((cpus[lane * size : (lane + 1) * size], gpus[lane % given.gpus] if given.gpus > 1 else None))
 
     def try_one(case: Case) -> None:
-        known = kept.read(out).get("settings", {})
+        known = result_file.read(out).get("settings", {})
         if time.monotonic() > until_s or any(key.startswith(f"{case.key} ") for key in known):
             return
         cores, gpu = free.get()
@@ -184,12 +184,12 @@ def main() -> None:
         finally:
             free.put((cores, gpu))
         found = {f"{case.key} {name}": judged(rows[name], one) for name, one in settings.items() if name in rows}
-        with kept.opened(out) as result:
+        with result_file.opened(out) as result:
             result.setdefault("settings", {}).update(found)
 
     with ThreadPoolExecutor(given.lanes) as pool:
         list(pool.map(try_one, wanted))
-    show(kept.read(out).get("settings", {}))
+    show(result_file.read(out).get("settings", {}))
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hardware import RESULTS, describe
 
 from dynotune.runtime import Prefetcher
+from lab.provenance import RESULTS, describe
 
 NUM_BATCHES = 8
 WAYS = ("resident", "blocking", "in-line", "prefetched", "prefetched pageable")

@@ -34,11 +34,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hardware import RESULTS
-from kept import opened, read
 from public_programs import Public, public
-from tuning import cell, in_lanes, in_this_lane, options, plan, ratio, work_on
-from tuning_parts import Row, Setup, is_done
+from tuning import in_lanes, in_this_lane, options
+
+from lab.provenance import RESULTS
+from lab.result_file import opened, read
+from lab.tuning.parts import Row, Setup, is_done
+from lab.tuning.rows import cell, ratio
+from lab.tuning.work import plan, work_on
 
 KINDS = ("tune", "verify", "informed")
 

@@ -20,9 +20,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from frameworks_diagnosed import OFFLINE
-from frameworks_diagnosed import photographs as yolo_photographs
-from tuning_programs import Arms, Program, photographs
+from lab.tuning.programs import Arms, Program, photographs
+from lab.yolo import OFFLINE
+from lab.yolo import photographs as yolo_photographs
 
 CORES = len(os.sched_getaffinity(0))
 TUNE_S = 180.0

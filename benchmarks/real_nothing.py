@@ -19,50 +19,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hardware import RESULTS
-from kept import opened, read
-from tuning_parts import Row, Setup, is_done, tuned
-from tuning_programs import PROGRAMS, Program, folder_of
-
-from dynotune import knobs
+from lab.provenance import RESULTS
+from lab.result_file import opened, read
+from lab.tuning.idle import kept, summary, tunes_of, words_of
+from lab.tuning.parts import Setup, is_done, tuned
+from lab.tuning.programs import PROGRAMS, folder_of
 
 USUAL = ("mlp", "starved", "gpt", "vit")
 SECONDS = {"cuda": 120.0, "cpu": 120.0}
-ALLOWED_SHARE = 1 / 20
 OVERTIME_S = 20.0
-
-
-def words_of(num_settings: int, budget_s: float, seed: int) -> list[str]:
-    """Of `dynotune tune`, with nothing to try but what does nothing."""
-    also = [word for number in range(1, num_settings + 1) for word in ("--try", f"env.DYNOTUNE_NOTHING_{number}=1")]
-    rest = [word for knob in knobs.all_knobs() for word in ("--exclude", knob.id)]
-    return ["tune", "--budget", f"{budget_s:.0f}s", "--seed", str(seed), *also, *rest]
-
-
-def tunes_of(programs: Sequence[Program], num: int) -> dict[str, tuple[Program, int]]:
-    """By name: the program, and the seed."""
-    return {f"{programs[at % len(programs)].name}-{at + 1:02}": (programs[at % len(programs)], at) for at in range(num)}
-
-
-def summary(tunes: dict[str, Row]) -> Row:
-    # One that came to try nothing, for want of time, says nothing.
-    done = [row for row in tunes.values() if is_done(row) and set(row["fates"]) != {"not-tried"}]
-    fooled = sum(bool(row["recipe"]) for row in done)
-    return {
-        "tunes": len(done),
-        "with_a_recipe": fooled,
-        "trials": sum(row["num_trials"] for row in done),
-        "kept": fooled <= ALLOWED_SHARE * len(done),
-    }
-
-
-def kept(row: Row) -> Row:
-    """Without what says the same in every tune."""
-    if not is_done(row):
-        return row
-    fates = [kind for kind, _ in row["fates"].values()]
-    names = ("recipe", "verdict", "stated", "ci", "num_trials", "noise", "run_s", "budget_s")
-    return {**{name: row[name] for name in names}, "fates": {kind: fates.count(kind) for kind in sorted(set(fates))}}
 
 
 def show(result: dict[str, Any]) -> None:

@@ -13,12 +13,14 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from hardware import RESULTS
-from kept import opened, read
-from real_nothing import parser_of, tunes_of
-from tuning import ratio
-from tuning_parts import GRACE_S, Row, Setup, do, estimate_s, is_done, tune_budget_s, tuned
-from tuning_programs import PROGRAMS, Program, folder_of
+from real_nothing import parser_of
+
+from lab.provenance import RESULTS
+from lab.result_file import opened, read
+from lab.tuning.idle import tunes_of
+from lab.tuning.parts import GRACE_S, Row, Setup, do, estimate_s, is_done, tune_budget_s, tuned
+from lab.tuning.programs import PROGRAMS, Program, folder_of
+from lab.tuning.rows import ratio
 
 USUAL = ("starved", "mlp", "gpt", "bert-padded", "vit")
 SHARE_MET = 0.9

@@ -19,9 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hardware import RESULTS, describe
-
-ROOT = Path(__file__).resolve().parents[1]
+from lab.cuobjdump import assert_agrees
+from lab.provenance import RESULTS, describe
 
 
 def main() -> None:
@@ -83,9 +82,6 @@ def row(library: dict[str, Any], folders: list[Path]) -> dict[str, Any]:
 
 
 def agreement(libraries: list[Path]) -> dict[str, Any]:
-    sys.path.insert(0, str(ROOT))
-    from tests.gpu.test_scan_agrees_with_cuobjdump import assert_agrees
-
     counts = {"num_libraries": len(libraries), "num_agree": 0, "num_entries": 0}
     cut, differ = [], []
     for path in libraries:

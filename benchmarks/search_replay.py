@@ -28,12 +28,14 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from hardware import RESULTS, describe
-from search_problems import RUN_S, Problem, best_of, false_wins, few, of_parts, recorded, synthetic
-from tests.search.simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
-
 from dynotune.search.bench import arm
 from dynotune.search.study import search
+from lab.provenance import RESULTS, describe
+from lab.search.problems import RUN_S, Problem, best_of, false_wins, few, of_parts, recorded, synthetic
+from lab.search.simulated_bench import SimulatedBench
+from lab.search.studies import candidate, study_of
+from lab.search.tables import Noise, Table
+from lab.silent import Silent
 
 SDS = (0.005, 0.02, 0.05)
 RUNS = {"synthetic": (18, 30, 60, 120), "few": (12, 18, 30), "parts": (18, 30, 60)}

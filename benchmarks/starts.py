@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import kept
-from hardware import RESULTS, without_places
+from lab import result_file
+from lab.provenance import RESULTS, without_places
 
 BENCHMARKS = Path(__file__).resolve().parent
 ROOT = BENCHMARKS.parent
@@ -106,7 +106,7 @@ PROGRAMS = {
         prepare=photographs,
     ),
     "transformers": Program(
-        "benchmarks/drivers/train_gpt2.py",
+        "lab/drivers/train_gpt2.py",
         ("4", "256", "128", trainer(8)),
         ("2", "64", "32", trainer(4)),
         needs=("torch", "transformers", "accelerate"),
@@ -371,7 +371,7 @@ def main() -> None:
             parser.error(f"--{name} {tree}: there is no package dynotune")
     out = args.out or RESULTS / f"starts_{'cpu' if args.small else 'cuda'}.json"
     setup = {"trees": dict(zip(TREES, args.names, strict=True)), "small": args.small}
-    with kept.opened(out) as result:
+    with result_file.opened(out) as result:
         if result.setdefault("setup", setup) != setup:
             raise SystemExit(f"{out} was made with another setup: {result['setup']}. Name another file with --out.")
         result["command"] = without_places(result["command"])
@@ -394,13 +394,13 @@ def main() -> None:
                 break
             for tree, name, _, key in pair:
                 row = bench.measure(tree, name, action, key)
-                with kept.opened(out) as result:
+                with result_file.opened(out) as result:
                     result["measurements"][key] = row
                     result["rows"] = table(result["measurements"])
                 elapsed_s = time.monotonic() - begin_s
                 print(f"{elapsed_s:6.1f} s  {key}: {row['wall_s']:.1f} s, end {row['end']}", flush=True)
             longest_s[action] = max(longest_s.get(action, 0.0), time.monotonic() - pair_begin_s)
-    show(kept.read(out)["measurements"])
+    show(result_file.read(out)["measurements"])
 
 
 if __name__ == "__main__":

@@ -24,10 +24,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import kept
-from hardware import RESULTS, without_places
-
 from dynotune.launch.caches import contents
+from lab import result_file
+from lab.provenance import RESULTS, without_places
 
 NETS = Path(__file__).parent / "programs" / "compiled_nets.py"
 NUM_KERNELS = 150
@@ -88,14 +87,14 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     target = args.out / f"startup_{args.device}.json"
     for name, case in cases(args.device, work, args.pairs).items():
-        if (args.only and name not in args.only) or name in kept.read(target).get("cases", {}):
+        if (args.only and name not in args.only) or name in result_file.read(target).get("cases", {}):
             continue
         print(f"== {name}", flush=True)
         found = case()
-        with kept.opened(target) as result:
+        with result_file.opened(target) as result:
             text = without_places(json.dumps(found)).replace(str(work), "WORK")
             result.setdefault("cases", {})[name] = json.loads(text)
-    print(table(kept.read(target).get("cases", {})))
+    print(table(result_file.read(target).get("cases", {})))
 
 
 def cases(device: str, work: Path, pairs: int) -> dict[str, Callable[[], dict[str, Any]]]:

@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import kept
-from hardware import RESULTS, without_places
+from lab import result_file
+from lab.provenance import RESULTS, without_places
 
 PROGRAM = Path(__file__).parent / "programs" / "straggler.py"
 NETS = ("resnet", "transformer")
@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     out = args.out or RESULTS / f"stragglers_{args.device}.json"
-    done = kept.read(out).get("rows", {})
+    done = result_file.read(out).get("rows", {})
     todo = [cell for cell in cells(args) if cell.key not in done]
     random.Random(args.seed).shuffle(todo)  # what a budget leaves out is left out by lot
     lanes: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -208,7 +208,7 @@ def main() -> None:
         try:
             if time.monotonic() < until_s:
                 row = measured(cell, args, lane)
-                with kept.opened(out) as result:
+                with result_file.opened(out) as result:
                     result.update(device=args.device, ranks=args.ranks, spin=args.spin, seed=args.seed)
                     result.setdefault("rows", {})[cell.key] = row
                 print(cell.key, row["planted_ranks"], row.get("named", row.get("failed")), row["right"], flush=True)
@@ -217,7 +217,7 @@ def main() -> None:
 
     with ThreadPoolExecutor(args.side_by_side) as pool:
         list(pool.map(run, todo))
-    print(table(list(kept.read(out).get("rows", {}).values())))
+    print(table(list(result_file.read(out).get("rows", {}).values())))
 
 
 if __name__ == "__main__":

@@ -19,9 +19,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import kept
-from hardware import RESULTS, without_places
 from stragglers import PHASES, PROGRAM
+
+from lab import result_file
+from lab.provenance import RESULTS, without_places
 
 DEADLINE_S = 120
 
@@ -40,10 +41,10 @@ def main() -> None:
     cells = [("none", 0), *((phase, delay) for delay in asked.delays for phase in PHASES[asked.device])]
     for fault, delay in cells:
         key = f"{fault} {delay} ms, {asked.ranks} ranks"
-        if time.monotonic() - began_s > asked.budget or key in kept.read(out).get("cells", {}):
+        if time.monotonic() - began_s > asked.budget or key in result_file.read(out).get("cells", {}):
             continue
         row = told(fault, delay, asked)
-        with kept.opened(out) as result:
+        with result_file.opened(out) as result:
             result["traceml"] = metadata.version("traceml-ai")
             result.setdefault("cells", {})[key] = row
         print(f"{key}: {row['verdict']} {row['why']} {row.get('failed', '')}", flush=True)

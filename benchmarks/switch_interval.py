@@ -12,10 +12,10 @@ import json
 import math
 
 import numpy as np
-from hardware import RESULTS
 
 from dynotune.measure.live.blocks import Block, Stretch
 from dynotune.measure.live.switching import NUM_BLOCKS, estimate
+from lab.provenance import RESULTS
 
 NOISE, REMEMBERED, NUM_ARMS = 0.02, 0.95, 4
 MARGIN = 0.01

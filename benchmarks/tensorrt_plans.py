@@ -15,13 +15,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from hardware import RESULTS, describe
-
 from dynotune.engines import plan_profiles
 from dynotune.schema.engine_plan import EnginePlan, Profile, Shapes
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tests.engines.shape_histograms import TEN
+from lab.provenance import RESULTS, describe
+from lab.shape_histograms import TEN
 
 MOST = 0.5
 """The share of the area that one profile wastes."""

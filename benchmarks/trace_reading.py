@@ -31,7 +31,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hardware import RESULTS, describe, without_places
+from lab.provenance import RESULTS, describe, without_places
 
 HTA = "HolisticTraceAnalysis==0.5.0"
 DEADLINE_S = 1800

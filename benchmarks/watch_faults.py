@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from hardware import describe
+
+from lab.provenance import describe
 
 PROGRAM = str(Path(__file__).parent / "programs" / "watched.py")
 CLEAN_S, LIMIT_S, FIRST_STEP_S = 60.0, 15.0, 180.0

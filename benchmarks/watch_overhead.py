@@ -31,8 +31,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from hardware import describe
 from scipy.stats import binom
+
+from lab.provenance import describe
 
 PROGRAM = str(Path(__file__).parent / "programs" / "watched.py")
 START_S, SETTLED_S, BLOCK = 20.0, 1.5, 50

@@ -18,7 +18,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BENCHMARKS = sorted(ROOT.glob("benchmarks/*.py"))
 HELP = sorted([*ROOT.glob("src/dynotune/cli/*.py"), ROOT / "src/dynotune/cli/help.toml"])
 
-PATH = re.compile(r"(?<![\w/.-])(?:src|tests|benchmarks|docs|examples|tools)/[\w./*-]*[\w*]")
+PATH = re.compile(r"(?<![\w/.-])(?:src|tests|benchmarks|lab|docs|examples|tools)/[\w./*-]*[\w*]")
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 MODULE = re.compile(r"(?<![\w./@:-])dynotune(?!\.toml\b)(?:\.[A-Za-z_]\w*)+(?![\w/-]|\.(?:toml|json|py)\b)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
@@ -26,8 +26,11 @@ COMMAND = re.compile(r"(?<![\w./-])dynotune((?: (?!-)[\w|]+)+)")
 CODE = re.compile(r"```.*?```|`[^`]+`", re.DOTALL)
 RENAMED = re.compile(r"\((?:was )?`--[^)]*\)")
 """Of the changelog: names that options had."""
-OTHERS = {"--cuda-graph-trace", "--no-capture-output", "--ipc", "--privileged", "--shm-size", "--void-as-designed"}
-"""Options of conda, Docker, Nsight Systems and a benchmark."""
+OTHERS = {
+    *("--cuda-graph-trace", "--ipc", "--no-capture-output", "--no-deps", "--privileged", "--shm-size"),
+    "--void-as-designed",
+}
+"""Options of conda, Docker, pip, Nsight Systems and a benchmark."""
 USERS = {"src/train.py"}
 """Paths of the user's, in examples."""
 

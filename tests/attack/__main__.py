@@ -20,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from lab import provenance
+
 from .counts import Counts
 
 ROOT = Path(__file__).parents[2]
@@ -81,10 +83,7 @@ def page(result: dict[str, Any]) -> str:
 
 def described() -> dict[str, Any]:
     """On what it is tried, without paths."""
-    sys.path.append(str(ROOT / "benchmarks"))
-    from hardware import describe
-
-    result = describe()
+    result = provenance.describe()
     result.pop("command")
     result["hardware"] = {key: value for key, value in result["hardware"].items() if "reason" not in str(value)}
     return result
@@ -92,9 +91,7 @@ def described() -> dict[str, Any]:
 
 def without_places(text: str) -> str:
     """`text` without the folders of this machine."""
-    from hardware import without_places as without
-
-    return without(text).replace(tempfile.gettempdir(), "$TMPDIR")
+    return provenance.without_places(text).replace(tempfile.gettempdir(), "$TMPDIR")
 
 
 def main() -> int:

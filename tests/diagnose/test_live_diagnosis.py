@@ -11,9 +11,9 @@ from dynotune.launch.records.reader import Records
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, ProcessState
 from dynotune.schema.run import EnvironmentChange, RunSpec
+from lab.silent import Silent
 
 from ..doctor.observations import observed, timing
-from ..search.simulated import Silent
 
 NAMES_CACHES = """
 import os, tempfile, time, torch

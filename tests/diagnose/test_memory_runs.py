@@ -12,8 +12,7 @@ from dynotune.schema.diagnosis import MemoryAccount
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Moment
 from dynotune.schema.run import RunSpec
-
-from ..search.simulated import Silent
+from lab.silent import Silent
 
 ROOT = Path(__file__).parents[2]
 CONTEXT = 300 << 20

@@ -10,8 +10,7 @@ from dynotune.diagnose import live_memory, memory_runs
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.memory import Capacity, Moment
 from dynotune.schema.run import RunSpec
-
-from ..search.simulated import Silent
+from lab.silent import Silent
 
 MIB = 1 << 20
 

@@ -14,9 +14,9 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Run, RunSpec
 from dynotune.schema.trace_summary import Cause, DeviceTime, Place, TraceSummary
 from dynotune.trace.timeline import Timeline
+from lab.silent import Silent
 
 from ..report.summaries import device, summary
-from ..search.simulated import Silent
 
 LOOP = Place(function="train.py(31): tally")
 SPEC = RunSpec(command=["python", "train.py"], cwd=Path(), base=Path())

@@ -22,9 +22,9 @@ from dynotune.diagnose.upper_bounds import (
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import RunSpec
+from lab.silent import Silent
 
 from ..doctor.observations import timing
-from ..search.simulated import Silent
 
 PROGRAMS = Path(__file__).parents[1] / "agent" / "programs"
 ITEM_S, STEP_S = 0.02, 0.01

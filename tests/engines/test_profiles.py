@@ -14,8 +14,7 @@ from dynotune.engines import plan_profiles, profiles
 from dynotune.engines.profiles import MOST_DIFFERENT, MOST_PROFILES, SUFFICES
 from dynotune.schema.engine_plan import Calls, Profile, ShapeHistogram
 from dynotune.schema.errors import RecordError
-
-from .shape_histograms import TEN, histogram
+from lab.shape_histograms import TEN, histogram
 
 
 def area(shapes):

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ..forked import Forked
-from .fault import Fault
-from .manifest import CLEAN, FAULTS, PAIRS
+from lab.faults.fault import Fault
+from lab.faults.manifest import CLEAN, FAULTS, PAIRS, PROGRAMS
 
-PROGRAMS = Path(__file__).parent / "programs"
+from ..forked import Forked
+
 STEPS = 4
 # Programs that take too long for every run of the tests, with the reason.
 SLOW: dict[str, str] = {}

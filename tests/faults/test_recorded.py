@@ -11,8 +11,7 @@ import pytest
 from dynotune.diagnose.conclusions import conclude
 from dynotune.schema import document
 from dynotune.schema.observation import Observation
-
-from . import manifest
+from lab.faults import manifest
 
 RECORDED = Path(__file__).parent / "recorded"
 CASES = sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))

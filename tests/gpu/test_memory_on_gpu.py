@@ -13,8 +13,7 @@ from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Capacity, Moment
 from dynotune.schema.run import RunSpec
-
-from ..search.simulated import Silent
+from lab.silent import Silent
 
 pytestmark = pytest.mark.gpu
 

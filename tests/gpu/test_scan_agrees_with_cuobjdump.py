@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,56 +10,24 @@ import pytest
 
 from dynotune.probe.gpu_code import device_code, gpu_archs
 from dynotune.schema.device_code import Gpu
+from lab.cuobjdump import assert_agrees, find_tool, read
 
 # No GPU is asked; but the tools stand where one is.
 pytestmark = pytest.mark.gpu
 
-LISTED = re.compile(r"^(ELF|PTX) file\s+\d+: .*\.(sm_\d+[af]?)\.(?:cubin|ptx)$", re.MULTILINE)
 PROGRAM = "__global__ void k(float* x) { x[threadIdx.x] *= 2.f; }\nint main() { return 0; }\n"
 
 
 def tool(name: str) -> str:
-    found = shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin")
+    found = find_tool(name)
     if found is None:
         pytest.skip(f"{name} is not installed")
     return found
 
 
-def listed(file: Path) -> tuple[dict[str, list[str]], bool]:
-    """What cuobjdump lists, and whether it got to the end; of some libraries it says that they are damaged."""
-    forms: dict[str, list[str]] = {"ELF": [], "PTX": []}
-    whole = True
-    for option in ("-lelf", "-lptx"):
-        done = subprocess.run([tool("cuobjdump"), option, file], capture_output=True, text=True, timeout=280)
-        whole &= "fatal" not in done.stdout + done.stderr
-        for form, name in LISTED.findall(done.stdout):
-            forms[form].append(name)
-    return forms, whole
-
-
-def read(file: Path) -> dict[str, list[str]]:
-    found = device_code.in_file(file)
-    assert found.problems == []
-    forms: dict[str, list[str]] = {"ELF": [], "PTX": []}
-    for each in found.containers:
-        for code in each:
-            if code.form in ("machine", "ptx"):
-                forms["ELF" if code.form == "machine" else "PTX"].append(f"sm_{code.sm}{code.suffix}")
-    return forms
-
-
-def assert_agrees(file: Path) -> tuple[int, bool]:
-    """Entries that were read, and whether cuobjdump listed all of the file."""
-    theirs, whole = listed(file)
-    ours = read(file)
-    for form, names in theirs.items():
-        # cuobjdump shows `f` targets as plain ones: of machine code always, of PTX in older versions.
-        said = [
-            name if name == shown else name.removesuffix("f") for name, shown in zip(ours[form], names, strict=False)
-        ]
-        assert said == names, f"{file.name}, {form}"
-        assert len(names) == len(ours[form]) or not whole, f"{file.name}, {form}"
-    return sum(map(len, ours.values())), whole
+@pytest.fixture(autouse=True)
+def skipped_without_cuobjdump() -> None:
+    tool("cuobjdump")
 
 
 def torch_libraries() -> list[Path]:

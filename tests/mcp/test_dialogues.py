@@ -13,13 +13,13 @@ import pytest
 anyio = pytest.importorskip("anyio")
 mcp = pytest.importorskip("mcp")
 
-import mcp_dialogues  # noqa: E402
-from hardware import RESULTS  # noqa: E402
 from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: E402
-from mcp_dialogues import CASES, MOST_CALLS, dialogue, held, in_words, is_right, offered, summary  # noqa: E402
 
 from dynotune.mcp import jobs  # noqa: E402
 from dynotune.schema.document import write  # noqa: E402
+from lab import mcp_dialogues  # noqa: E402
+from lab.mcp_dialogues import CASES, MOST_CALLS, dialogue, held, in_words, is_right, offered, summary  # noqa: E402
+from lab.provenance import RESULTS  # noqa: E402
 
 from ..report import answers  # noqa: E402
 

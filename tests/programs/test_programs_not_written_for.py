@@ -6,7 +6,8 @@ import os
 import socket
 
 import pytest
-from programs_not_written_for import PROGRAMS, Program, agrees, compare, run
+
+from lab.programs_not_written_for import PROGRAMS, Program, agrees, compare, run
 
 
 @pytest.fixture(autouse=True)

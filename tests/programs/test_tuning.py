@@ -1,48 +1,38 @@
 """What the benchmark of tune chooses, keeps and counts; its programs are run elsewhere."""
 
-import importlib.util
 import itertools
 import json
 import math
 import sys
 
 import pytest
-import real_nothing
-import search_problems
-import tuning
-import tuning_parts
-import tuning_programs
-import tuning_tables
-from kept import opened, read
-from tuning_parts import Setup, needs_no_run, run_within
 
-from dynotune.search import asked
+from dynotune.search import asked as asked_of_tune
+from lab.provenance import RESULTS
+from lab.result_file import opened, read
+from lab.search import problems
+from lab.tuning import idle, parts, programs, tables, work
+from lab.tuning.commands import asked, peers
+from lab.tuning.parts import Setup, needs_no_run, run_within
+from lab.tuning.rows import cell, show, summary, told
 
-BY_NAME = {program.name: program for program in tuning_programs.PROGRAMS}
+BY_NAME = {program.name: program for program in programs.PROGRAMS}
 TABLE = {"loader.num_workers": (0, 1, 2), "loader.pin_memory": (False, True)}
 
 
 @pytest.fixture(autouse=True)
 def described(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kept.describe", lambda: {"command": "as tested"})
-
-
-def module(name: str):
-    spec = importlib.util.spec_from_file_location(name, tuning_programs.HERE / f"{name}.py")
-    found = importlib.util.module_from_spec(spec)
-    sys.modules[name] = found
-    spec.loader.exec_module(found)
-    return found
+    monkeypatch.setattr("lab.result_file.describe", lambda: {"command": "as tested"})
 
 
 def filled(num_blocks: int, ratio: float = 0.8):
     """A table in which two workers take `ratio` of the time, and pinning does nothing."""
-    table = tuning_tables.empty(TABLE)
+    table = tables.empty(TABLE)
     for number in range(num_blocks):
         # Each block on another machine.
         pace = 1.0 + number
         block = {key: pace * (ratio if "num_workers=2" in key else 1.0) for key in table["arms"]}
-        table = tuning_tables.with_block(table, block, {}, [3.0] * len(block))
+        table = tables.with_block(table, block, {}, [3.0] * len(block))
     return table
 
 
@@ -50,39 +40,36 @@ def filled(num_blocks: int, ratio: float = 0.8):
 
 
 def test_words_say_how_a_program_runs():
-    here = module("asked")
-    asked = here.asked
-    assert asked("") == here.Asked()
-    assert asked("tf32,amp=fp16,workers=3").workers == 3
-    assert asked("informed").amp == "bf16"
+    assert asked.asked("") == asked.Asked()
+    assert asked.asked("tf32,amp=fp16,workers=3").workers == 3
+    assert asked.asked("informed").amp == "bf16"
     with pytest.raises(ValueError, match="fsat"):
-        asked("tf32,fsat")
+        asked.asked("tf32,fsat")
 
 
 def test_what_a_tool_chose_is_put_in_those_words():
-    words = module("peers").words_of_autotune(
+    words = peers.words_of_autotune(
         {"precision": "amp_bf16", "compile": "reduce-overhead", "channels_last": True, "fused_opt": False}
     )
-    how = module("asked").asked(words)
+    how = asked.asked(words)
     assert (how.amp, how.compile, how.channels_last, how.tf32, how.fused) == (
         "bf16", "reduce-overhead", True, True, False,
     )  # fmt: skip
     plain = {"precision": "fp32_default", "compile": "off", "channels_last": False, "fused_opt": False}
-    assert module("peers").words_of_autotune(plain) == ""
-    assert all(module("asked").asked(words) for words in module("peers").SLOWAI.values())
+    assert peers.words_of_autotune(plain) == ""
+    assert all(asked.asked(words) for words in peers.SLOWAI.values())
 
 
 def test_every_program_has_all_that_the_benchmark_asks_of_it():
-    peers = module("peers")
-    for program in tuning_programs.PROGRAMS:
+    for program in programs.PROGRAMS:
         assert program.net in peers.STEPS
-        assert set(program.cannot) <= set(tuning_parts.PEERS)
+        assert set(program.cannot) <= set(parts.PEERS)
         for device in ("cpu", "cuda"):
             assert program.run_s[device] > 0
             assert program.tune_s[device] > 0
         for table in program.table.values():
-            assert len(tuning_tables.arms_of(table)) <= tuning_tables.MOST_ARMS
-    assert sum("cuda" in program.table for program in tuning_programs.PROGRAMS) >= 2
+            assert len(tables.arms_of(table)) <= tables.MOST_ARMS
+    assert sum("cuda" in program.table for program in programs.PROGRAMS) >= 2
 
 
 # What is left
@@ -91,12 +78,12 @@ def test_every_program_has_all_that_the_benchmark_asks_of_it():
 def test_a_part_waits_for_what_it_needs_and_is_not_done_twice():
     gpt = BY_NAME["gpt"]
     rows = {}
-    assert [kind for kind in tuning_parts.KINDS if tuning.left(gpt, rows, kind)] == ["tune", "autotune", "slowai"]
+    assert [kind for kind in parts.KINDS if work.left(gpt, rows, kind)] == ["tune", "autotune", "slowai"]
     rows |= {"tune": {"recipe": ["optimizer.fused=true"]}, "autotune": {"failed": "no memory"}}
-    left = [kind for kind in tuning_parts.KINDS if tuning.left(gpt, rows, kind)]
+    left = [kind for kind in parts.KINDS if work.left(gpt, rows, kind)]
     assert left == ["verify", "informed", "autotune", "slowai"]
     rows["autotune"] = {"chosen": "tf32"}
-    assert tuning.left(gpt, rows, "autotune-pairs")
+    assert work.left(gpt, rows, "autotune-pairs")
 
 
 def test_nothing_is_run_for_what_is_known_already():
@@ -123,20 +110,20 @@ def test_nothing_begins_that_would_end_too_late(tmp_path, monkeypatch, capsys):
     def refused(*_):
         raise AssertionError("there was no time for it")
 
-    monkeypatch.setattr(tuning, "do", refused)
+    monkeypatch.setattr(work, "do", refused)
     setup, out = Setup("cuda", tmp_path), tmp_path / "result.json"
-    tuning.work_on(BY_NAME["gpt"], ["tune"], setup, out, lambda: 60.0)
+    work.work_on(BY_NAME["gpt"], ["tune"], setup, out, lambda: 60.0)
     assert "another time" in capsys.readouterr().out
     assert not out.exists()
 
 
 def test_the_plan_counts_what_is_left_only(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(tuning_programs.Program, "missing", lambda self: [])
+    monkeypatch.setattr(programs.Program, "missing", lambda self: [])
     setup = Setup("cuda", tmp_path)
     gpt = [BY_NAME["gpt"]]
-    whole_s = tuning.plan(gpt, tuning_parts.KINDS, {}, setup, tmp_path)
+    whole_s = work.plan(gpt, parts.KINDS, {}, setup, tmp_path)
     rows = {"tune": {"recipe": [], "run_s": 2.0}}
-    less_s = tuning.plan(gpt, tuning_parts.KINDS, {"programs": {"gpt": rows}}, setup, tmp_path)
+    less_s = work.plan(gpt, parts.KINDS, {"programs": {"gpt": rows}}, setup, tmp_path)
     assert less_s < whole_s - gpt[0].tune_s["cuda"]
     assert "tune done" in capsys.readouterr().out
 
@@ -145,47 +132,47 @@ def test_the_plan_counts_what_is_left_only(tmp_path, monkeypatch, capsys):
 
 
 def test_a_table_has_every_combination_once_the_baseline_first():
-    arms = [one.key for one in tuning_tables.arms_of(TABLE)]
+    arms = [one.key for one in tables.arms_of(TABLE)]
     assert arms[0] == ""
     assert len(set(arms)) == 6
     assert "loader.num_workers=2 loader.pin_memory=true" in arms
     with pytest.raises(ValueError, match="more than 12"):
-        tuning_tables.arms_of({**TABLE, "optimizer.fused": (False, True), "cudnn.benchmark": (False, True)})
+        tables.arms_of({**TABLE, "optimizer.fused": (False, True), "cudnn.benchmark": (False, True)})
 
 
 def test_a_choice_is_judged_by_blocks_of_one_machine_each():
     table = filled(3)
-    best = tuning_tables.against_best(table, ["loader.num_workers=2"])
+    best = tables.against_best(table, ["loader.num_workers=2"])
     assert best["speedup"] == pytest.approx(1.25)
     assert best["reached"]
-    none = tuning_tables.against_best(table, [])
+    none = tables.against_best(table, [])
     assert none["share"] == pytest.approx(0.8)
     assert not none["reached"]
 
 
 def test_a_choice_that_is_no_arm_of_the_table_is_kept_and_told(capsys):
     table, recipe = filled(2), ["loader.num_workers=8"]
-    found = tuning_tables.against_best(table, recipe)
-    assert (found["best"], found["reached"]) == (tuning_tables.against_best(table, [])["best"], False)
+    found = tables.against_best(table, recipe)
+    assert (found["best"], found["reached"]) == (tables.against_best(table, [])["best"], False)
     assert found["chosen"] is found["speedup"] is found["share"] is None
     row = {"recipe": recipe, "wall_s": 9.0, "table_s": 36.0, **found}
-    assert tuning.told("table-tune", row) == "no measured arm of the table in 25% of the table's time"
-    known = {**row, **tuning_tables.against_best(table, [])}
-    assert tuning.told("table-tune", known) == "80.0% of the best in 25% of the table's time"
-    tuning.show([], {"tables": {"starved": row}})
+    assert told("table-tune", row) == "no measured arm of the table in 25% of the table's time"
+    known = {**row, **tables.against_best(table, [])}
+    assert told("table-tune", known) == "80.0% of the best in 25% of the table's time"
+    show([], {"tables": {"starved": row}})
     assert "chose loader.num_workers=8, best" in capsys.readouterr().out
 
 
 def test_a_choice_whose_arm_never_ran_to_its_end_is_kept_too():
-    table = tuning_tables.with_block(filled(1), {}, {"loader.num_workers=2": "failed: no memory"}, [])
-    assert tuning_tables.against_best(table, ["loader.num_workers=2"])["share"] is None
+    table = tables.with_block(filled(1), {}, {"loader.num_workers=2": "failed: no memory"}, [])
+    assert tables.against_best(table, ["loader.num_workers=2"])["share"] is None
 
 
 def test_a_tune_within_a_table_is_told_to_leave_out_what_the_table_does_not_hold(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(tuning_tables, "tuned", lambda words, *_: seen.extend(words) or {"recipe": []})
-    monkeypatch.setattr(tuning_tables, "usable_cpus", lambda: range(6))
-    row = tuning_tables.tune_within(BY_NAME["gpt"], Setup("cpu", tmp_path), filled(1))
+    monkeypatch.setattr(tables, "tuned", lambda words, *_: seen.extend(words) or {"recipe": []})
+    monkeypatch.setattr(tables, "usable_cpus", lambda: range(6))
+    row = tables.tune_within(BY_NAME["gpt"], Setup("cpu", tmp_path), filled(1))
     assert row["table_s"] == 18.0
     out = [word for before, word in itertools.pairwise(seen) if before == "--exclude"]
     assert [word for word in out if word.startswith("loader.num_workers")] == [
@@ -195,43 +182,41 @@ def test_a_tune_within_a_table_is_told_to_leave_out_what_the_table_does_not_hold
     assert "optimizer.fused" in out
     tried = [word for before, word in itertools.pairwise(seen) if before == "--try"]
     # Words that tune itself would refuse end the benchmark's part.
-    assert len(asked.parse(extra=tried, exclude=out).excluded) == 4
+    assert len(asked_of_tune.parse(extra=tried, exclude=out).excluded) == 4
 
 
 def test_no_number_is_left_out_that_a_knob_does_not_take():
     table = {"loader.prefetch_factor": (2, 4), "precision.autocast": ("off", "bf16")}
-    out = tuning_tables.left_out(table, 4)
+    out = tables.left_out(table, 4)
     assert [text for text in out if "=" in text] == ["loader.prefetch_factor=1", "loader.prefetch_factor=3"]
-    assert asked.parse(exclude=out)
+    assert asked_of_tune.parse(exclude=out)
 
 
 def test_an_arm_that_fails_has_no_value_and_is_not_the_best():
     table = filled(1)
     failing = "loader.num_workers=2"
     block = {key: 1.0 for key in table["arms"] if key != failing}
-    table = tuning_tables.with_block(table, block, {failing: "failed: no memory"}, [3.0] * 5)
+    table = tables.with_block(table, block, {failing: "failed: no memory"}, [3.0] * 5)
     assert table["arms"][failing] == []
     assert table["ends"] == {failing: "failed: no memory"}
-    assert tuning_tables.num_blocks(table) == 2
-    assert tuning_tables.against_best(table, [])["best"] != failing
+    assert tables.num_blocks(table) == 2
+    assert tables.against_best(table, [])["best"] != failing
     assert table["run_s"] == pytest.approx(3.0)
 
 
 def test_a_table_is_what_the_replay_reads(tmp_path):
     file = tmp_path / "starved_cpu.json"
     file.write_text(json.dumps(filled(2)))
-    problem = search_problems.recorded(file, seed=0, share=0.25)
-    assert search_problems.best_of(problem) == pytest.approx(-math.log(0.8))
+    problem = problems.recorded(file, seed=0, share=0.25)
+    assert problems.best_of(problem) == pytest.approx(-math.log(0.8))
     assert problem.budget_s == pytest.approx(0.25 * 2 * 6 * 3.0)
 
 
 def test_a_whole_table_is_not_recorded_again(tmp_path):
     file = tmp_path / "starved_cpu.json"
     file.write_text(json.dumps(filled(2)))
-    kept = tuning_tables.record(
-        BY_NAME["starved"], Setup("cpu", tmp_path / "work"), file, blocks=2, left_s=lambda: math.inf
-    )
-    assert tuning_tables.num_blocks(kept) == 2
+    kept = tables.record(BY_NAME["starved"], Setup("cpu", tmp_path / "work"), file, blocks=2, left_s=lambda: math.inf)
+    assert tables.num_blocks(kept) == 2
     assert not (tmp_path / "work").exists()
 
 
@@ -245,9 +230,9 @@ def test_the_table_says_what_was_undecided_and_what_has_no_answer():
         "autotune-pairs": {"as": "written"},
         "slowai-pairs": {"cannot": "it gave no answer"},
     }
-    cells = [tuning.cell(kind, rows) for kind in rows]
+    cells = [cell(kind, rows) for kind in rows]
     assert cells == ["1.50× [1.40, 1.60]", "~1.01× [0.90, 1.10]", "1.50× [1.40, 1.60]ᵂ", "cannot"]
-    found = tuning.summary({"programs": {"gpt": rows, "mlp": {"verify": {"outcome": "nothing to verify"}}}})
+    found = summary({"programs": {"gpt": rows, "mlp": {"verify": {"outcome": "nothing to verify"}}}})
     assert (found["met"], found["verified"]) == (1, 1)
     assert found["verify"]["mean"] == pytest.approx(math.sqrt(1.5))
     assert found["informed"]["faster"] == 0
@@ -255,23 +240,23 @@ def test_the_table_says_what_was_undecided_and_what_has_no_answer():
 
 def test_a_recipe_of_nothing_is_counted_as_one():
     programs = [BY_NAME["mlp"], BY_NAME["starved"]]
-    tunes = real_nothing.tunes_of(programs, 20)
+    tunes = idle.tunes_of(programs, 20)
     assert len({seed for _, seed in tunes.values()}) == len(tunes) == 20
     rows = {name: {"recipe": [], "num_trials": 5, "fates": {"unproved": 8}} for name in tunes}
-    assert real_nothing.summary(rows)["kept"]
+    assert idle.summary(rows)["kept"]
     for name in list(rows)[:2]:
         rows[name] = {"recipe": ["env.DYNOTUNE_NOTHING_1=1"], "num_trials": 5, "fates": {"kept": 1, "unproved": 7}}
-    assert real_nothing.summary(rows) == {"tunes": 20, "with_a_recipe": 2, "trials": 100, "kept": False}
+    assert idle.summary(rows) == {"tunes": 20, "with_a_recipe": 2, "trials": 100, "kept": False}
 
 
 def test_a_tune_that_tried_nothing_says_nothing():
     tried = {"recipe": [], "num_trials": 5, "fates": {"not-tried": 7, "unproved": 1}}
     rows = {"gpt-01": tried, "gpt-02": {"recipe": [], "num_trials": 1, "fates": {"not-tried": 8}}}
-    assert real_nothing.summary(rows) == {"tunes": 1, "with_a_recipe": 0, "trials": 5, "kept": True}
+    assert idle.summary(rows) == {"tunes": 1, "with_a_recipe": 0, "trials": 5, "kept": True}
 
 
 def test_nothing_but_what_does_nothing_is_tried():
-    words = real_nothing.words_of(3, 60.0, seed=7)
+    words = idle.words_of(3, 60.0, seed=7)
     assert words.count("--try") == 3
     assert "loader.num_workers" in words
     assert words.index("loader.num_workers") == words.index("--exclude", words.index("loader.num_workers") - 1) + 1
@@ -285,9 +270,9 @@ def test_a_command_that_takes_too_long_is_ended(tmp_path):
 
 
 def test_what_is_kept_of_a_comparison_can_be_told():
-    measured = json.loads((tuning_parts.HERE.parents[1] / "results" / "cublas_small_matrices.json").read_text())
-    row = tuning_parts.of_comparison(measured["comparison"])
+    measured = json.loads((RESULTS / "cublas_small_matrices.json").read_text())
+    row = parts.of_comparison(measured["comparison"])
     assert len(row["pairs"]) == row["num_pairs"]
-    assert tuning.cell("informed", {"informed": row}) == "0.31× [0.14, 0.69]"
+    assert cell("informed", {"informed": row}) == "0.31× [0.14, 0.69]"
     empty = {**measured["comparison"], "speedup": None, "reason": "all pairs were void"}
-    assert tuning_parts.of_comparison(empty) == {"failed": "all pairs were void"}
+    assert parts.of_comparison(empty) == {"failed": "all pairs were void"}

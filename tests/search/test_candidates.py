@@ -20,8 +20,7 @@ from dynotune.search import asked, values
 from dynotune.search.bounds import worth_trying
 from dynotune.search.candidates import Machine, candidates, refuse_unfit
 from dynotune.search.values import has, present
-
-from .simulated import study_of
+from lab.search.studies import study_of
 
 GPU = {"host.num_cores": 16, "gpu.count": 1, "gpu.compute_capability": "9.0", "torch.cuda": "13.0"}
 CPU = {"host.num_cores": 8, "gpu.count": 0, "torch.cuda": None}

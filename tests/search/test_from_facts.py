@@ -18,9 +18,9 @@ from dynotune.search import asked
 from dynotune.search.bounds import worth_trying
 from dynotune.search.candidates import offered
 from dynotune.search.words import nothing_to_try
+from lab.search.studies import study_of
 
 from ..fakes import changed, spec
-from .simulated import study_of
 
 GPU = {
     "host.num_cores": 16,

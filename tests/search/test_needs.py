@@ -16,8 +16,10 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study, without
 from dynotune.search.bench import Arm, complete, dependants, needed_first
 from dynotune.search.study import search
-
-from .simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
+from lab.search.simulated_bench import SimulatedBench
+from lab.search.studies import candidate, study_of
+from lab.search.tables import Noise, Table
+from lab.silent import Silent
 
 NOISE = Noise(sd=0.003, stalls=0.0)
 BUDGET_S = 1800.0

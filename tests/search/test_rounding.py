@@ -12,8 +12,10 @@ from dynotune.schema.study import Parts, Study
 from dynotune.search.results import NO_TIME
 from dynotune.search.study import search
 from dynotune.search.tune import reopened
-
-from .simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
+from lab.search.simulated_bench import SimulatedBench
+from lab.search.studies import candidate, study_of
+from lab.search.tables import Noise, Table
+from lab.silent import Silent
 
 BUDGET_S, THREE_MINUTES_S = 1500.0, 180.0
 NOISE = Noise(sd=0.003, stalls=0.0)

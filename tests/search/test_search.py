@@ -22,9 +22,12 @@ from dynotune.search.outcomes import _single
 from dynotune.search.prune import _affordable_blocks
 from dynotune.search.running import Search
 from dynotune.search.study import search
+from lab.search.simulated_bench import SimulatedBench
+from lab.search.studies import candidate, study_of
+from lab.search.tables import Noise, Table
+from lab.silent import Silent
 
 from ..fakes import changed
-from .simulated import Noise, Silent, SimulatedBench, Table, candidate, study_of
 
 # Without stalls: whether a proof succeeds among them is the benchmark's question.
 SOME_NOISE = Noise(sd=0.003, stalls=0.0)

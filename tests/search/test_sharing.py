@@ -21,9 +21,12 @@ from dynotune.search import confirmation, sharing, tune
 from dynotune.search.bench import BASELINE, arm
 from dynotune.search.running import LOST, OutOfTime, Search
 from dynotune.search.study import search
+from lab.search.simulated_bench import SimulatedBench
+from lab.search.studies import candidate, study_of
+from lab.search.tables import TAILS_AND_DRIFT, Table
+from lab.silent import Silent
 
 from ..fakes import changed, spec
-from .simulated import TAILS_AND_DRIFT, Silent, SimulatedBench, Table, candidate, study_of
 
 A, B = candidate("env.A=1"), candidate("env.B=1")
 HERE, THERE = lanes.Lane(1), lanes.Lane(2, host="there")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from dynotune.schema.study import Estimate
 from dynotune.search import words
+from lab.search.studies import study_of
 
 from ..fakes import changed
-from .simulated import study_of
 
 STUDY = study_of([])
 

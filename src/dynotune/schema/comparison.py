@@ -63,17 +63,25 @@ class BaselineShift(msgspec.Struct, frozen=True, kw_only=True):
             time in the plain window; 1 if nothing changed.
         ci: interval of `ratio` at 95%; None if there are too few blocks to estimate the noise.
         num_blocks: number of blocks.
+        pace: time of a fixed loop in Python just before and after these stretches, over that around the plain window.
+            The host's core was slower by this; 1 if unknown.
     """
 
     ratio: Annotated[float, msgspec.Meta(gt=0)]
     ci: tuple[float, float] | None = None
     num_blocks: int = 0
+    pace: Annotated[float, msgspec.Meta(gt=0)] = 1.0
 
     @property
     def is_shown(self) -> bool:
-        """Tell whether the baseline changed by more than `MOST_SHIFT`, and by more than its noise explains."""
-        is_noise = self.ci is None or self.ci[0] <= 1 <= self.ci[1]
-        return not is_noise and abs(math.log(self.ratio)) > math.log1p(MOST_SHIFT)
+        """Tell whether the baseline changed by more than its noise and the host's pace explain, and by `MOST_SHIFT`.
+
+        A step whose time is the host's changes by `pace`, one whose time is the device's does not change by it, so
+        anything between explains the ratio.
+        """
+        least, most = min(1.0, self.pace), max(1.0, self.pace)
+        is_noise = self.ci is None or (self.ci[0] <= most and least <= self.ci[1])
+        return not is_noise and not least / (1 + MOST_SHIFT) <= self.ratio <= most * (1 + MOST_SHIFT)
 
 
 class BlocksAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -166,6 +166,7 @@ class TimedWindow(msgspec.Struct, frozen=True, kw_only=True):
             from no torch loader.
         num_compilations: new compiled graphs inside the window (they should be none).
         num_device_allocations: cudaMalloc calls inside the window; None without CUDA.
+        pace_s: seconds of a fixed loop in Python, on average just before the window and just after it; None if unknown.
     """
 
     first_step: int
@@ -176,6 +177,7 @@ class TimedWindow(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float | None
     num_compilations: int = 0
     num_device_allocations: int | None = None
+    pace_s: float | None = None
 
 
 class RecordedTrace(msgspec.Struct, frozen=True, kw_only=True):

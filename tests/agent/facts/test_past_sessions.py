@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dynotune.launch.records.process_state import failed_parts, state_of_process
+from lab.faults.manifest import PROGRAMS
 
 from ..planned_tasks import window_task
 
-FAULTS = Path(__file__).parents[2] / "faults/programs"
 PROFILED = """
 import os, torch
 from torch.profiler import ProfilerActivity, profile, schedule
@@ -81,6 +81,6 @@ def test_past_sessions_follow_the_environment_when_the_program_changes_it(sessio
 
 @pytest.mark.parametrize("dose", ["0", "20"])
 def test_past_sessions_are_those_of_the_fault_when_its_program_runs_on_the_cpu(dose, sessions):
-    found = sessions(FAULTS / "profiled_earlier.py", "--dose", dose, "--steps", "40")
+    found = sessions(PROGRAMS / "profiled_earlier.py", "--dose", dose, "--steps", "40")
     assert found["sessions"] == (dose != "0")
     assert ("profiled_earlier.py:" in found["place"]) == (dose != "0")

@@ -16,7 +16,7 @@ STEP_S = 0.01
 TIMES = st.floats(0.5, 2.0)
 
 
-def record(*, begin_s=10.0, num_samples=None, **events):
+def record(*, begin_s=10.0, num_samples=None, pace_s=None, **events):
     window = {
         "event": "window",
         "first_step": 100,
@@ -25,11 +25,12 @@ def record(*, begin_s=10.0, num_samples=None, **events):
         "end_s": begin_s + 200 * STEP_S,
         "num_samples": num_samples,
         "wait_s": None,
+        "pace_s": pace_s,
     }
     return Record(Path("x"), 1, 0.0, [], {"window": [window], **events})
 
 
-def blocks(*times, num_samples=None):
+def blocks(*times, num_samples=None, pace_s=None):
     """Blocks whose baseline takes `times` as long as the plain window."""
     stretch = [Stretch(50 * STEP_S, 50, num_samples)] * 2
     return [
@@ -39,7 +40,7 @@ def blocks(*times, num_samples=None):
             order="ABBA",
             begin_s=20.0,
             end_s=21.0,
-            baseline=[Stretch(50 * STEP_S * time, 50, num_samples)] * 2,
+            baseline=[Stretch(50 * STEP_S * time, 50, num_samples, pace_s)] * 2,
             candidate=stretch,
         )
         for number, time in enumerate(times)
@@ -74,6 +75,30 @@ def test_shift_is_per_sample_when_all_samples_are_known(time, per_step):
 )
 def test_shift_is_shown_when_it_is_large_and_not_noise(times, is_shown):
     assert baseline_shift(record(), blocks(*times)).is_shown is is_shown
+
+
+@pytest.mark.parametrize(
+    ("ratio", "pace", "is_shown"),
+    [
+        (1.25, 1.0, True),
+        (1.25, 1.7, False),  # the host was slower by more than the steps
+        (1.25, 1.1, True),
+        (1.25, 0.8, True),  # the host was faster, and the steps took longer
+        (0.8, 0.7, False),
+        (0.8, 1.7, True),
+        (1.0, 1.7, False),  # the device sets the pace of the steps
+    ],
+)
+def test_shift_is_not_shown_when_the_host_s_own_pace_explains_it(ratio, pace, is_shown):
+    times = [ratio * 0.99, ratio, ratio * 1.01, ratio]
+    shift = baseline_shift(record(pace_s=1e-4), blocks(*times, pace_s=pace * 1e-4))
+    assert shift.pace == pytest.approx(pace)
+    assert shift.is_shown is is_shown
+
+
+@pytest.mark.parametrize(("before_s", "within_s"), [(None, 1e-4), (1e-4, None), (0.0, 1e-4)])
+def test_pace_is_1_when_one_of_the_two_is_unknown(before_s, within_s):
+    assert baseline_shift(record(pace_s=before_s), blocks(1.0, 1.0, pace_s=within_s)).pace == 1
 
 
 @pytest.mark.parametrize(

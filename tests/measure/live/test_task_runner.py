@@ -10,8 +10,7 @@ import pytest
 from dynotune.launch.process import sandbox as views
 from dynotune.measure.live import TaskRunner
 from dynotune.schema.run import RunSpec
-
-from ...search.simulated import Silent
+from lab.silent import Silent
 
 COMMAND = [sys.executable, "-c", "import sys; sys.exit('it fails at once')"]
 

@@ -23,6 +23,7 @@ from time import perf_counter
 from ..core.covers import call_directly
 from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
+from ..core.pace import pace_s
 from ..core.program import WAITS
 from ..sites.site import NotSwitched
 from .arm_switch import ArmSwitch
@@ -324,6 +325,7 @@ class SwitchArms(Task):
             at_epochs = self._at_epochs
             before, waited_s = self._counters(), steps.wait_s
             counted, num_steps = (steps.num_samples, steps.num_uncounted), steps.num_steps
+            pace_before_s = pace_s()
             synchronise(self.program.torch)
             begin_s = perf_counter()
             yield from self._steps(arm, length, begin_s)
@@ -350,6 +352,7 @@ class SwitchArms(Task):
             "seconds": duration_s,
             "num_steps": steps.num_steps - num_steps,
             "num_samples": None if uncounted else steps.num_samples - counted[0],
+            "pace_s": (pace_before_s + pace_s()) / 2,
         }
 
     @property

@@ -6,6 +6,7 @@ from time import perf_counter
 
 from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
+from ..core.pace import pace_s
 from ..core.program import WAITS
 from .task import Task
 
@@ -33,6 +34,7 @@ class TimeWindow(Task):
         # All ranks time equally many steps.
         may_end_early = self.order.get("whole_bursts") and self.program.ranks().get("world_size", 1) == 1
         self._whole_bursts = self._length - (self._length % self.program.num_workers_now() if may_end_early else 0)
+        self._pace_s = pace_s()
         synchronise(self.program.torch)
         self._begin_s = perf_counter()
         return self._next(num_steps)
@@ -54,6 +56,7 @@ class TimeWindow(Task):
             num_steps=num_steps - self._first_step,
             begin_s=self._begin_s,
             end_s=end_s,
+            pace_s=(self._pace_s + pace_s()) / 2,
             num_samples=None if grown["num_uncounted"] else grown["num_samples"],
             wait_s=grown["wait_s"],
             num_compilations=grown["num_compilations"],

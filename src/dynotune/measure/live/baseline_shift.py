@@ -34,6 +34,7 @@ def baseline_shift(record: Record, blocks: Sequence[Block]) -> BaselineShift | N
         ratio=math.exp(shift),
         ci=None if half is None else (math.exp(shift - half), math.exp(shift + half)),
         num_blocks=len(blocks),
+        pace=_pace(window, blocks),
     )
 
 
@@ -54,6 +55,15 @@ def plain_window(record: Record) -> TimedWindow | None:
     others = [event.get("begin_s") for name in ("trace", "arm_block") for event in events.get(name, [])[:1]]
     is_plain = all(begin_s is not None and begin_s >= window.end_s for begin_s in others)
     return window if is_plain and window.end_s > window.begin_s and window.num_steps > 0 else None
+
+
+def _pace(window: TimedWindow, blocks: Sequence[Block]) -> float:
+    """Return how much longer the host took for the same Python code at the blocks' baselines than at the window."""
+    paces = [stretch.pace_s for block in blocks for stretch in block.baseline]
+    known = [pace_s for pace_s in paces if pace_s]
+    if not window.pace_s or len(known) < len(paces):
+        return 1.0
+    return statistics.geometric_mean(known) / window.pace_s
 
 
 def _half_width(shifts: Sequence[float]) -> float | None:

@@ -16,11 +16,15 @@ LEFT_BEHIND, LEFT_BEHIND_ERROR = 0.03, 0.001
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """Consecutive steps, timed as a whole, with the device synchronised at both ends."""
+    """Consecutive steps, timed as a whole, with the device synchronised at both ends.
+
+    `pace_s`: seconds of a fixed loop in Python, on average just before the stretch and just after it; None if unknown.
+    """
 
     seconds: float
     num_steps: int
     num_samples: int | None
+    pace_s: float | None = None
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hardware import describe
+from lab.provenance import describe
 
 
 def read(out: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from dynotune import probe
 from dynotune.schema.facts import Unknown
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 
 
 def describe() -> dict[str, object]:

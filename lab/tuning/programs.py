@@ -1,4 +1,4 @@
-"""The programs that `tuning.py` tunes: commands, what they need, and which other tuner can take them."""
+"""The programs that `benchmarks/tuning.py` tunes: commands, what they need, and which other tuner can take them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from frameworks_diagnosed import OFFLINE
-from frameworks_diagnosed import photographs as yolo_photographs
-from hardware import without_places
+from lab.provenance import without_places
+from lab.yolo import OFFLINE
+from lab.yolo import photographs as yolo_photographs
 
-HERE = Path(__file__).resolve().parent / "programs" / "tuned"
+HERE = Path(__file__).resolve().parent / "commands"
 AS = "env.TUNED_AS"
 INFORMED = "informed"
 
@@ -35,7 +35,7 @@ class Arms(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """A command that reads TUNED_AS (programs/tuned/asked.py).
+    """A command that reads TUNED_AS (commands/asked.py).
 
     Args:
         needs: packages without which it is skipped.

@@ -1,25 +1,22 @@
-"""Commands that are tables, for `search_replay.py`: made up with planted interactions, or recorded."""
+"""Commands that are tables, for `benchmarks/search_replay.py`: made up with planted interactions, or recorded."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from tests.search.simulated import Noise, Recorded, Table, candidate
-
 from dynotune import knobs
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended
 from dynotune.search.bench import BASELINE, Arm, arm
+from lab.search.studies import candidate
+from lab.search.tables import Noise, Recorded, Table
 
 NOTHING = 1e-9
 RUN_S = 10.0

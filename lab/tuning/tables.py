@@ -1,7 +1,7 @@
 """Full factorial tables of real programs: every arm in blocks in random order, and tune's choice against their best.
 
-A table is a JSON file that `search_replay.py` reads, too: `knobs` with their values, first what the program has as
-written; `arms` with the values of each, by `Arm.key`, "" being the baseline; `run_s`. Only whole blocks count.
+A table is a JSON file that `benchmarks/search_replay.py` reads, too: `knobs` with their values, first what the program
+has as written; `arms` with the values of each, by `Arm.key`, "" being the baseline; `run_s`. Only whole blocks count.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from hardware import describe
 from msgspec import structs
-from tuning_parts import Row, Setup, tuned
-from tuning_programs import Program, folder_of
 
 from dynotune import knobs
 from dynotune.measure.live import facts_of, machine_lock
@@ -28,6 +25,9 @@ from dynotune.schema.run import RunSpec
 from dynotune.schema.study import Candidate, Study
 from dynotune.search.bench import BASELINE, Arm, arm
 from dynotune.search.real_bench import RealBench
+from lab.provenance import describe
+from lab.tuning.parts import Row, Setup, tuned
+from lab.tuning.programs import Program, folder_of
 
 MOST_ARMS = 12
 BLOCKS = {"cuda": 8, "cpu": 4}

@@ -1,4 +1,4 @@
-"""The parts that `tuning.py` is made of: one command each, and what is kept of what it says."""
+"""The parts that `benchmarks/tuning.py` is made of: one command each, and what is kept of what it says."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hardware import without_places
-from tuning_programs import HERE, Program, folder_of, spelled
+from lab.provenance import without_places
+from lab.tuning.programs import HERE, Program, folder_of, spelled
 
 Row = dict[str, Any]
 KINDS = ("tune", "verify", "informed", "autotune", "autotune-pairs", "slowai", "slowai-pairs")

@@ -1,0 +1,1 @@
+"""Programs with a planted fault, and what each of them plants."""

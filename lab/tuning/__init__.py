@@ -1,0 +1,1 @@
+"""Programs that `dynotune tune` is measured on: their parts, their tables, and what is told of them."""

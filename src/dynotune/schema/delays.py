@@ -4,7 +4,6 @@ from typing import Literal
 
 import msgspec
 
-from dynotune.schema.facts import Unknown
 
 DelayedPart = Literal["host", "device", "loader", "transfer", "rank", "function"]
 CRITICAL_SLOPE = 0.5
@@ -57,7 +56,7 @@ class DelayTest(msgspec.Struct, frozen=True, kw_only=True):
         return self.slope > CRITICAL_SLOPE
 
 
-class DelayTests(msgspec.Struct, frozen=True, kw_only=True):
+class DelayTests(msgspec.Struct, frozen=True, kw_only=True, tag="delay-tests"):
     """All delay tests of one live run.
 
     Args:
@@ -70,6 +69,3 @@ class DelayTests(msgspec.Struct, frozen=True, kw_only=True):
     tests: list[DelayTest]
     untested: dict[str, str] = {}
     wall_s: float = 0.0
-
-
-Delays = DelayTests | Unknown

@@ -6,6 +6,7 @@ import msgspec
 
 from dynotune.schema.attribution import Predicted, Shares
 from dynotune.schema.claims import Claim
+from dynotune.schema.delays import DelayTests
 from dynotune.schema.facts import Facts, Unknown, Value
 from dynotune.schema.memory import Capacity, RankMemory
 from dynotune.schema.observation import Timing
@@ -106,6 +107,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     busy_share: float | None = None
     upper_bounds: list[UpperBound] | Unknown = Unknown("not asked for")
     forecasts: list[Forecast] | Unknown = Unknown("not asked for")
+    delay_tests: DelayTests | Unknown = Unknown("not asked for")
     facts: Facts = {}
     notes: list[str] = []
     disturbance: str = ""

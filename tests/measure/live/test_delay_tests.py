@@ -122,7 +122,8 @@ def test_parts_are_delayed_and_results_the_same_when_a_program_runs(tmp_path):
     line = str(PROGRAM[: PROGRAM.index("def prepared")].count("\n") + 1)
     run = spec(
         command=[sys.executable, str(path)], cwd=tmp_path, base=tmp_path / "runs",
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}, warmup_steps=4, lock=False, sandbox=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        warmup_steps=4, lock=False, sandbox=False,
     )  # fmt: skip
     delays = [
         Delay(part="host"),

@@ -1,8 +1,8 @@
 """Delay the fetches of a loader's workers, from the process that draws its batches.
 
-Workers are other processes, forked or spawned before anybody knows that a delay will be asked for. So both sides map a
-page of a file in the run folder: the drawing process writes the delay, and each fetch reads it, which costs a fraction of a
-microsecond.
+Workers are other processes, forked or spawned before anybody knows that a delay will be asked for. So both sides map
+a page of a file in the run folder: the drawing process writes the delay, and each fetch reads it, which costs a
+fraction of a microsecond.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Delay one part of each step on purpose: the host, the device, a transfer, the loader, a rank, or a function.
 
-How much longer a step becomes, over the delay, tells whether that part is critical: about 1 if the step waits for it, about
-0 if the delay disappears behind another part. Coz (Curtsinger and Berger, SOSP 2015) does the converse for threads.
+How much longer a step becomes, over the delay, tells whether that part is critical: about 1 if the step waits for it,
+about 0 if the delay disappears behind another part. Coz (Curtsinger and Berger, SOSP 2015) does the converse for threads.
 
 A delay is switched on and off as a setting is, and read back: the seconds that a step was really delayed by, which the
 parent divides by.
@@ -199,8 +199,8 @@ class TransferDelay(TimedOnDevice):
 class LoaderDelay(DelaySite):
     """Let each worker of the loaders sleep in its fetch, so that a batch is later by the delay at the workers' rate.
 
-    Without workers, the thread that draws a batch sleeps. One batch a step is taken for granted; `draws` in the
-    setting's site tells another number.
+    Without workers, the thread that draws a batch sleeps. A step that draws several batches is later by the delay of
+    each; what is read back is the delay of a step.
     """
 
     acts_in_loaders = True
@@ -217,20 +217,17 @@ class LoaderDelay(DelaySite):
 
     def on(self) -> None:
         super().on()
-        draws = float(self.setting["site"].get("draws", 1) or 1)
-        delay_page(self.program.folder).set(self.value * self.program.num_workers_now() / draws)
+        delay_page(self.program.folder).set(self.value * self.program.num_workers_now())
 
     def off(self) -> None:
         delay_page(self.program.folder).set(0.0)
 
     def read_one(self, setting: Planned) -> Answer:
         num, slept_s = delay_page(self.program.folder).read()
-        witness = "%d fetches" % num
         if not num:
-            return answer(setting, None, witness, False, "no batch was fetched with the delay")
-        draws = float(setting["site"].get("draws", 1) or 1)
-        mean_s = slept_s / num * draws / self.program.num_workers_now()
-        return answer(setting, "%.9f" % mean_s, witness, mean_s >= LEAST_SHARE * self.value)
+            return answer(setting, None, "the workers' fetches", False, "no batch was fetched with the delay")
+        self.delayed_s = slept_s / self.program.num_workers_now()
+        return super().read_one(setting)
 
 
 class FunctionDelay(DelaySite):

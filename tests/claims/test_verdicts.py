@@ -67,7 +67,7 @@ def test_an_answer_is_judged(read, answer, expected):
         ([None], [], "undecided"),
     ],
 )
-def test_comparisons_are_judged(fair, elsewhere, expected):
+def test_a_claim_is_judged_by_its_comparisons_when_it_expects_a_gain(fair, elsewhere, expected):
     assert verdict(fair, elsewhere) == expected
 
 

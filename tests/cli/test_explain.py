@@ -22,7 +22,7 @@ def test_a_finding_is_explained(capsys, monkeypatch):
         assert shown in out
 
 
-def test_advice_is_answered(capsys):
+def test_explain_says_what_is_true_when_it_is_asked_about_advice(capsys):
     out, _ = explains(capsys, "PREEMPT_RT")
     assert "what is true" in out
     assert "preempt-rt-kernel" in out

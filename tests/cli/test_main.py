@@ -40,7 +40,7 @@ def test_help_names_every_subcommand(capsys):
     assert "Exit codes" in text
 
 
-def test_version_is_printed(capsys):
+def test_the_version_is_printed_when_it_is_asked_for(capsys):
     assert dynotune("--version") == 0
     assert capsys.readouterr().out == f"dynotune {__version__}\n"
 

@@ -9,7 +9,7 @@ from dynotune.schema.errors import UsageError
 @pytest.mark.parametrize(
     ("text", "s"), [("90s", 90), ("1.5h", 5400), ("3m", 180), ("3min", 180), (" 3 min ", 180), ("0.5s", 0.5)]
 )
-def test_lengths_of_time(text, s):
+def test_a_length_of_time_is_seconds_when_it_has_a_unit(text, s):
     assert option_values.seconds(text, "--budget") == s
 
 

@@ -121,7 +121,7 @@ def test_attention_by_hand_on_the_cpu():
 # Sizes
 
 
-def test_misaligned_products():
+def test_padding_is_advised_when_products_are_misaligned():
     finding = found(on_gpu(lost("gemm-misaligned", 0.4)))["gemm-misaligned"]
     assert finding.share == pytest.approx(0.3)
     assert "Pad" in finding.remedy

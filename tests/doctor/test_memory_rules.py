@@ -98,7 +98,7 @@ def test_the_allocator_is_unknown_where_it_did_not_tell():
     assert lacks(holds(allocators=[]), "alloc-retries") == ["counters of the allocator"]
 
 
-def test_allocating_pinned_memory():
+def test_registering_host_memory_is_advised_when_allocating_pinned_memory_is_slow():
     finding = found(holds(loss("pinned-alloc-slow", 0.2)))["pinned-alloc-slow"]
     assert "alloc.pinned_use_cuda_host_register=true" in settings(finding)
     assert lacks(observed(models=[_model("cuda:0")]), "pinned-alloc-slow") == ["where a step goes"]

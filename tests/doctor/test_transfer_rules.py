@@ -205,7 +205,7 @@ def sends(tensor: Tensor | None, distinct: int | None = 256) -> Observation:
     return moves(lost("h2d-not-overlapped", 0.4), rows=(PINNED,), loaders=[loader(2, batch=batch, loading=made)])
 
 
-def test_images_as_floats():
+def test_the_share_is_what_bytes_would_save_when_images_are_sent_as_floats():
     finding = found(sends(images()))["transfer-float"]
     assert finding.share == pytest.approx(0.4 * 0.75)
     assert found(sends(images("torch.float64")))["transfer-float"].share == pytest.approx(0.4 * 0.875)

@@ -63,7 +63,7 @@ def forked() -> Iterator[Forked]:
 @pytest.mark.long
 # One compiles anew each time, which takes most of a minute: that is its fault.
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if PROGRAMS[name]["plants"] != ["caches-disabled"]])
-def test_the_program_runs(name: str, forked: Forked, tmp_path: Path) -> None:
+def test_a_program_prints_its_step_time_when_it_is_run_small(name: str, forked: Forked, tmp_path: Path) -> None:
     program = FOLDER / PROGRAMS[name]["program"]
     ran = forked.run([str(program), "--tiny", "--steps", "3"], cwd=tmp_path, folder=tmp_path)
     assert ran.returncode == 0, ran.stderr

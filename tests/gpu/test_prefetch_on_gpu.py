@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from dynotune.runtime import CaptureError, Prefetcher
-from dynotune.runtime.streams import _CudaStreams
+from dynotune.runtime.streams import CudaStreams
 from dynotune.runtime.transfer.pinned import PinnedRing
 
 from .delays import CYCLES, fresh_allocator, lag, num_allocations
@@ -67,7 +67,7 @@ def test_steps_read_the_right_batch(seen, lagging, pinned):
 
 @pytest.mark.parametrize(
     ("kind", "rule", "lagging"),
-    [(_CudaStreams, "keep", "steps"), (_CudaStreams, "wait", "uploads"), (PinnedRing, "_wait_for", "uploads")],
+    [(CudaStreams, "keep", "steps"), (CudaStreams, "wait", "uploads"), (PinnedRing, "_wait_for", "uploads")],
     ids=["record_stream", "wait", "slots"],
 )
 def test_the_check_fails_without_the_rule(seen, monkeypatch, kind, rule, lagging):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dynotune.runtime import BufferPool, CaptureError, Stager
-from dynotune.runtime.streams import _CudaStreams
+from dynotune.runtime.streams import CudaStreams
 from dynotune.runtime.transfer.pinned import PinnedRing
 
 from ..runtime.conftest import in_forked_child  # noqa: F401
@@ -76,9 +76,9 @@ def test_memory_is_not_reused_under_the_reader(stager):
 @pytest.mark.parametrize(
     ("kind", "rule", "check"),
     [
-        (_CudaStreams, "wait", check_the_reader_waits_for_the_upload),
+        (CudaStreams, "wait", check_the_reader_waits_for_the_upload),
         (PinnedRing, "_wait_for", check_slots_wait_for_their_upload),
-        (_CudaStreams, "keep", check_memory_is_not_reused_under_the_reader),
+        (CudaStreams, "keep", check_memory_is_not_reused_under_the_reader),
     ],
     ids=["wait", "slots", "record_stream"],
 )

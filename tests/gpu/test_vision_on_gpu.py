@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynotune.runtime.errors import NumericsError
-from dynotune.runtime.streams import _CudaStreams
+from dynotune.runtime.streams import CudaStreams
 from dynotune.runtime.vision import detector as vision
 from dynotune.runtime.vision import nms
 from dynotune.runtime.vision.frame_ring import FrameRing
@@ -120,7 +120,7 @@ def shared_lane(monkeypatch):
 
 def no_waits(monkeypatch):
     """Breaks the order between streams."""
-    monkeypatch.setattr(_CudaStreams, "wait", lambda *arguments: None)
+    monkeypatch.setattr(CudaStreams, "wait", lambda *arguments: None)
 
 
 def hasty_ring(monkeypatch):

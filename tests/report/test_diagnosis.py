@@ -154,7 +154,7 @@ def test_what_a_finding_costs_is_said_in_words(kind, share, said):
     assert re.search(rf"num-workers-zero  {said}\s*$", text_of(diagnosis(findings=[found])), re.MULTILINE)
 
 
-def test_jitter_stands_apart():
+def test_findings_of_jitter_follow_the_others_when_a_diagnosis_has_both():
     uneven = msgspec.structs.replace(WORKERS, id="gc-jitter", kind="jitter", share=0.02)
     text = text_of(diagnosis(findings=[uneven, WORKERS]))
     assert text.index("num-workers-zero") < text.index("Jitter") < text.index("gc-jitter")

@@ -519,7 +519,7 @@ def test_no_answer_contradicts_what_a_setting_did_by_itself() -> None:
 
 
 @pytest.mark.parametrize("budget_s", [20.0, 45.0, 90.0, 140.0, 250.0, 400.0, 800.0])
-def test_the_deadline_holds(budget_s: float) -> None:
+def test_a_study_ends_within_its_budget_and_one_run_when_settings_help(budget_s: float) -> None:
     gains = {"a=1": 0.2, "b=1": 0.1}
     for seed in range(4):
         study, bench, _ = run(

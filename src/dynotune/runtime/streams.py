@@ -78,7 +78,7 @@ class Streams:
         """Raise CaptureError if a graph is being captured, because `what` could not be part of it."""
 
 
-class _CudaStreams(Streams):
+class CudaStreams(Streams):
     """Orders the work of one NVIDIA GPU."""
 
     pins = True
@@ -153,4 +153,4 @@ def resolved(device: torch.device | str | int | None) -> torch.device:
 def of(device: torch.device | str | int | None) -> Streams:
     """Return the streams of `device`. Raises InputError, DeviceError: as `resolved`."""
     found = resolved(device)
-    return _CudaStreams(found) if found.type == "cuda" else Streams(found)
+    return CudaStreams(found) if found.type == "cuda" else Streams(found)

@@ -74,7 +74,7 @@ def test_of_processes_without_ranks_the_one_with_the_most_steps_counts():
     assert stepping([few, many, record([])]) == [many]
 
 
-def test_all_ranks_count():
+def test_stepping_returns_all_ranks_when_another_process_made_more_steps():
     ranks = [record([0.1] * 3, rank=0), record([0.1] * 4, rank=1)]
     assert stepping([record([0.1] * 30), *ranks]) == ranks
     assert stepping([]) == []

@@ -19,7 +19,7 @@ def in_group(root, **files):
         root.write(f"sys/fs/cgroup/job/{name.replace('_', '.', 1)}", text)
 
 
-def test_a_recorded_machine(root):
+def test_each_fact_of_host_memory_is_read_when_the_kernels_files_are_there(root):
     root.write("proc/meminfo", MEMINFO)
     root.write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
     root.write("sys/kernel/mm/transparent_hugepage/defrag", "always defer [defer+madvise] madvise never\n")

@@ -13,7 +13,7 @@ def test_threads_of_one_core_are_counted_once(root):
     assert host_processors.num_physical_cores(root.path) == 2
 
 
-def test_a_recorded_machine(root):
+def test_each_fact_of_processors_is_read_when_the_kernels_files_are_there(root):
     root.write("sys/devices/system/node/has_cpu", "0-1\n")
     for cpu, governor in enumerate(["powersave", "performance", "schedutil"]):
         root.write(f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", governor + "\n")

@@ -253,7 +253,7 @@ def test_memory_page_locked_by_the_program_in_each_step():
     assert "pinned-alloc-slow" not in found
 
 
-def test_many_small_copies():
+def test_time_is_lost_to_copies_when_a_step_makes_many_small_ones():
     step = Step().kernel(TENSOR_GEMM, 0, 50 * MS)
     for number in range(200):
         end = 50 * MS + (number + 1) * 200 * US

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from threading import RLock
 from time import perf_counter
-from types import MethodType
 
 from ..core.writer import EPOCH
 from . import cycle as cycles
@@ -49,6 +48,12 @@ class Steps:
             end of each training step.
         search_again: called when another training seems to begin; returns whether to search for that training's step.
         wait: waits for the device where a step may end; None if only the host's time matters.
+
+    Attributes:
+        drawn: what receives a batch of a loader, as (loader's key, batch size, begin and end of the wait, batch). It is
+            the general receiver, or a fast path for usual batches of one loader once the cycle is fixed.
+        stepped: what receives an optimizer's step, as (optimizer): the general receiver, or a fast path for the
+            optimizer whose steps end those of the program.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class Steps:
         self._record, self._flags_now, self._reached, self._fixed = record, flags_now, reached, fixed
         self._search_again, self._has_stepped = search_again, has_stepped
         self._wait, self._phase = wait, phase
+        self._use_general_receivers()
         self._names = fast_paths.Identities()
         self._tokens = self._names.tokens
         self._history = History()
@@ -84,7 +90,7 @@ class Steps:
         self._sampler: int | None = None
         self._anchor, self._per_step = -1, 1
         self._loaders: Container[int] = frozenset()
-        self._marked = False
+        self._marked = self._ignores = False
         self._begin_s: float | None = None
         self._num_superseded = 0
         self._seen = 0
@@ -114,11 +120,12 @@ class Steps:
         """Create a new lock, because the old lock's owner may be a thread that does not exist in the forked process."""
         self._lock, self._working_off = RLock(), False
         self.pending.clear()
-        self._forget_short_ways()
+        self._use_general_receivers()
 
-    def _forget_short_ways(self) -> None:
-        for name in ("drawn", "stepped"):
-            self.__dict__.pop(name, None)
+    def _use_general_receivers(self) -> None:
+        # Attributes, not methods: an event costs one lookup, whichever receiver is in use.
+        self.drawn: Callable[[Key, int | None, float, float, Any], None] = self._receive_draw
+        self.stepped: Callable[[Any], None] = self._receive_step
 
     # Events of the program
 
@@ -158,7 +165,7 @@ class Steps:
         """Tell whether batches of this loader belong to the steps."""
         return self._names.number_of_loader(key) in self._loaders
 
-    def drawn(self, key: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
+    def _receive_draw(self, key: Key, batch_size: int | None, begin_s: float, end_s: float, batch: Any) -> None:
         with self._lock:
             self.work_off()
             self.inside_optimizer = 0
@@ -174,9 +181,9 @@ class Steps:
                     wait_s += self._waited_before.pop(key, 0.0)
                 self._happened(number, end_s, wait_s, num_samples, begins)
                 usual = self.cycle is not None and number != self._anchor and self._wait is None
-                if usual and samples.are_fields(batch, num_samples) and (begins or "drawn" not in self.__dict__):
-                    general = MethodType(Steps.drawn, self)
-                    self.drawn = fast_paths.drawn(self, key, batch, self._begun, general)  # type: ignore[method-assign, assignment]
+                is_general = self.drawn == self._receive_draw
+                if usual and samples.are_fields(batch, num_samples) and (begins or is_general):
+                    self.drawn = fast_paths.drawn(self, key, batch, self._begun, self._receive_draw)
 
     def called(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         with self._lock:
@@ -194,7 +201,7 @@ class Steps:
             if number == self._anchor:
                 self._tick(self._ends(), True)
 
-    def stepped(self, optimizer: Any) -> None:
+    def _receive_step(self, optimizer: Any) -> None:
         with self._lock:
             self.work_off()
             self.inside_optimizer = 0
@@ -217,6 +224,8 @@ class Steps:
 
     def marked(self) -> None:
         """Note that the program, or a function that the user named, reports the end of a step."""
+        if self._ignores:
+            return
         with self._lock:
             now = self._ends()
             self.work_off()
@@ -228,8 +237,7 @@ class Steps:
         """Count no events from now on."""
         self.work_off()
         self._forget_cycle()
-        self.cycle, self._marked = cycles.Cycle([], -1, 1, set()), True
-        self.marked = lambda: None  # type: ignore[method-assign]
+        self.cycle, self._marked, self._ignores = cycles.Cycle([], -1, 1, set()), True, True
 
     def _ends(self) -> float:
         """Return the time at which the last call ended."""
@@ -272,7 +280,7 @@ class Steps:
             pass  # the fast paths do not wait for the device
         elif kinds[found.anchor] == cycles.STEP and found.per_step == 1:
             anchor = self._names.references(found.anchor)[-1]
-            self.stepped = fast_paths.stepped(self, anchor, self.stepped)  # type: ignore[method-assign, assignment]
+            self.stepped = fast_paths.stepped(self, anchor, self._receive_step)
         elif calls == [found.anchor] and cycles.STEP not in kinds.values() and not self._flags_now:
             anchor, with_grad = self._names.references(found.anchor)[-1], self._tokens[found.anchor].with_grad
             self.cover_of_anchor = fast_paths.called(self, anchor, with_grad, self._sampler is not None)
@@ -300,7 +308,7 @@ class Steps:
 
     def _forget_cycle(self) -> None:
         self.cycle, self._anchor, self._sampler, self._loaders = None, -1, None, frozenset()
-        self._forget_short_ways()
+        self._use_general_receivers()
         self.cover_of_anchor = None
         self._next_check, self._seen, self._waits, self._sizes = 3, 0, [], []
 

@@ -90,7 +90,9 @@ def corrected(
     if not critical:
         return found, ""
     other = max(critical, key=lambda name: avoidable.get(name, 0.0))
-    told = "the thread that makes the steps" if not has_device and other in ("host", "device") else NAMED[PART_OF[other]]
+    told = (
+        "the thread that makes the steps" if not has_device and other in ("host", "device") else NAMED[PART_OF[other]]
+    )
     slope = next(test.slope for test in delays.tests if test.part == part)
     return other, (
         f"The recorded steps name {NAMED[part]} as the bottleneck. A delay of {NAMED[part]} lengthened a step by "
@@ -119,4 +121,3 @@ def most_saved(found: Bottleneck, delays: DelayTests | Unknown) -> tuple[float, 
         return None
     slack_s, other = min(slacks)
     return min(1.0, slack_s / delays.step_s), NAMED[other]
-

@@ -1,6 +1,5 @@
 """Result of a comparison of two arms (sets of settings): a baseline and a candidate."""
 
-import math
 from typing import Annotated, Literal
 
 import msgspec

@@ -4,7 +4,6 @@ from typing import Literal
 
 import msgspec
 
-
 DelayedPart = Literal["host", "device", "loader", "transfer", "rank", "function"]
 CRITICAL_SLOPE = 0.5
 """From this slope on, a part is critical: a step becomes longer by at least half of its delay."""

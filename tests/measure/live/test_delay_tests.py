@@ -64,6 +64,15 @@ def test_slack_is_what_the_other_parts_hide_when_the_step_answers(slack_s):
         assert found.slack_s == pytest.approx(slack_s, abs=1e-7)
 
 
+@given(st.floats(1e-6, 10.0))
+def test_delays_are_fewer_when_steps_are_slower(step_s):
+    parts = [Delay(part="host"), Delay(part="loader")]
+    now, slower = (tested.affordable(parts, each, tested.BUDGET_S) for each in (step_s, 2 * step_s))
+    assert 1 <= len(slower) <= len(now) <= len(tested.SHARES) * len(parts)
+    assert all(delay_s >= tested.LEAST_DELAY_S for _, delay_s in now)
+    assert tested.affordable([Delay(part="loader")], step_s, tested.BUDGET_S)
+
+
 @pytest.mark.parametrize(
     ("slope", "ci", "is_critical"),
     [(1.0, (0.8, 1.2), True), (0.1, (-0.1, 0.3), False), (0.6, (0.3, 0.9), None), (0.2, (-1.0, 1.4), None)],

@@ -39,6 +39,7 @@ class DelaySite(Site):
 
     is_switched = True
     acts_between_steps = True
+    settles_at_once = True
     reaches_graphs = True
 
     def __init__(self, planned: list[Planned], program: Program, at_start: bool) -> None:
@@ -204,6 +205,7 @@ class LoaderDelay(DelaySite):
     """
 
     acts_in_loaders = True
+    settles_at_once = False
 
     def cannot(self) -> str:
         if reason := super().cannot():

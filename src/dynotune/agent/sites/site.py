@@ -52,6 +52,8 @@ class Site:
     """Whether the first steps after switching on compile."""
     acts_between_steps = False
     """Whether `between_steps` must be called at the end of each step while the settings are on."""
+    settles_at_once = False
+    """Whether the first step after switching is like those that follow."""
     reaches_graphs = False
     """Whether the settings also act on a program that replays captured CUDA graphs."""
     suits_ranks = True

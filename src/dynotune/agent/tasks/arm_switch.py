@@ -53,6 +53,10 @@ class ArmSwitch:
         return any(site.acts_between_steps for site in self._sites)
 
     @property
+    def settles_at_once(self) -> bool:
+        return all(site.settles_at_once for site in self._sites)
+
+    @property
     def reaches_graphs(self) -> bool:
         return all(site.reaches_graphs for site in self._sites)
 

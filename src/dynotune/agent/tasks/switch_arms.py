@@ -292,6 +292,10 @@ class SwitchArms(Task):
     # Timed steps, and steps that do not count
 
     def _wash_out(self, arm: ArmSwitch | None) -> Stops:
+        if arm is not None and arm.settles_at_once:
+            yield from self._pass(arm, 1)
+            arm.refuse_failed()
+            return
         queued = max(self.program.num_queued, arm.num_queued if arm is not None else 0)
         if self._has_ranks:
             yield from self._pass(arm, WASH_OUT_STEPS + queued + STEPS_LEFT_OUT)

@@ -23,11 +23,14 @@ from dynotune.schema.task import PlannedSetting, SwitchArms
 SHARES = (0.25, 0.5)
 """Delays, as shares of a step. A tenth of a step vanishes in the noise of most machines."""
 LEAST_DELAY_S = 5e-5
-STRETCH_S, FEWEST_STEPS = 0.12, 4
+STRETCH_S, FEWEST_STEPS = 0.12, 3
 FEWEST_BLOCKS, MOST_BLOCKS = 2, 6
 PRECISE = 0.3
 """Half the width of a slope's interval from which more blocks are not needed."""
-BUDGET_S, LIMIT_S = 10.0, 20.0
+BUDGET_S, LIMIT_S = 10.0, 25.0
+STEPS_OF_A_DELAY, STEPS_OF_THE_LOADERS = 2 * FEWEST_BLOCKS * (2 * FEWEST_STEPS + 2), 56 * FEWEST_BLOCKS
+"""Steps that the fewest blocks of a delay take. The loader's batches that are ready must be used up at each switch."""
+TOO_SLOW = "a step takes too long for it"
 
 
 class Delay(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +62,7 @@ def delay_tests(
 
     def soon(records: Sequence[Record]) -> SwitchArms:
         step_s = runner.step_s or recent_step_s(records[0])
-        asked[:] = [(delay, max(LEAST_DELAY_S, share * step_s)) for share in SHARES for delay in delays]
+        asked[:] = affordable(delays, step_s, budget_s)
         since.update({name: len(events) for name, events in records[0].events.items()})
         return SwitchArms(
             at_step=earliest(records),
@@ -97,13 +100,28 @@ def delay_tests(
         else:
             reasons = [given_up[at] for at, (each, _) in enumerate(asked) if each is delay and at in given_up]
             name = " ".join(filter(None, [delay.part, delay.place]))
-            untested[name] = next(iter(reasons), reason or "no time was left")
+            was_asked = any(each is delay for each, _ in asked)
+            untested[name] = next(iter(reasons), (reason or "no time was left") if was_asked else TOO_SLOW)
     baselines = [unit_s(block.baseline, by_sample=False) for each in blocks.values() for block in each]
     if not baselines:
         return Unknown("; ".join(dict.fromkeys(untested.values())) or reason)
     return DelayTests(
         step_s=statistics.median(baselines), tests=tests, untested=untested, wall_s=time.monotonic() - began_s
     )
+
+
+def affordable(delays: Sequence[Delay], step_s: float, budget_s: float) -> list[tuple[Delay, float]]:
+    """Return the delays to make, with their seconds: of both sizes, or of slow steps the small one, and no loader."""
+
+    def steps_of(delay: Delay) -> int:
+        return STEPS_OF_THE_LOADERS if delay.part == "loader" else STEPS_OF_A_DELAY
+
+    cost_s = step_s * sum(map(steps_of, delays))
+    chosen = list(delays)
+    if cost_s > LIMIT_S:
+        chosen = [delay for delay in delays if delay.part != "loader"] or list(delays)
+    shares = SHARES if len(SHARES) * cost_s <= budget_s else SHARES[:1]
+    return [(delay, max(LEAST_DELAY_S, share * step_s)) for share in shares for delay in chosen]
 
 
 def _blocks(record: Record, since: Mapping[str, int], num_arms: int) -> dict[int, list[Block]]:

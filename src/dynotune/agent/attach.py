@@ -101,10 +101,12 @@ class Agent:
             hooks.call("numpy.random", lambda module: module.seed(plan["seed"] % 2**32))
         hooks.call("torch", self._torch_is_here)
         if self._state is not None:
+            from .core.fetch_delay import FetchDelay
             from .facts.fetching import Fetching
             from .facts.pinning import Pinning
 
             Fetching(self._event, self.log).install(hooks)
+            FetchDelay(self._program.folder, self.log).install(hooks)  # outside, so that fetches are timed without it
             Pinning(self._event, self.log).install(hooks)
         if plan.get("step_function") and plan["step_function"] != "dynotune.step":
             marker.wrap_function(plan["step_function"], hooks, self.mark_step, self.log)

@@ -159,18 +159,20 @@ def diagnose(
     settings: Settings = (),
     steps: int | None = None,
     isolate_loader: bool = False,
+    delays: bool = True,
     **run: Unpack[RunOptions],
 ) -> Diagnosis:
     """Find out why a command is slow: time the command, then record a few of its steps.
 
     Args:
         isolate_loader: also time the loader alone, and then steps that use one batch again and again.
+        delays: also delay parts of the steps for some seconds, to see which ones a step waits for.
     """
     from dynotune.diagnose import conclude, observed
 
     spec = _spec(command, run, settings, window_steps=steps)
     with _watched(run) as watcher:
-        observation, _, beside = observed(spec, watcher, isolate_loader=isolate_loader)
+        observation, _, beside = observed(spec, watcher, isolate_loader=isolate_loader, delays=delays)
     return shown(conclude(observation, **beside))
 
 

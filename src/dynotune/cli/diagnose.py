@@ -18,6 +18,7 @@ from dynotune.text import words
 def diagnose(
     context: typer.Context,
     isolate_loader: Annotated[bool, option("diagnose_isolate_loader", "--isolate-loader")] = False,
+    delays: Annotated[bool, option("diagnose_delays", "--delays/--no-delays")] = True,
     fail_on: FailOnSeverity = None,
     replay: Annotated[Path | None, option("diagnose_replay")] = None,
     json: Json = None,
@@ -40,7 +41,7 @@ def diagnose(
         from dynotune.report import Progress, console
 
         with Progress(console(stderr=True)) as watcher:
-            observation, path, beside = observed(run, watcher, isolate_loader=isolate_loader)
+            observation, path, beside = observed(run, watcher, isolate_loader=isolate_loader, delays=delays)
         answers.say(f"Observed: {path}")
     from dynotune.diagnose import conclude
     from dynotune.report import diagnosis_report

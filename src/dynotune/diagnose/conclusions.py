@@ -8,8 +8,10 @@ from importlib.resources import files
 import msgspec
 
 from dynotune.diagnose.attribute import IMBALANCE, PART_OF
+from dynotune.diagnose.delayed import corrected, most_saved
 from dynotune.doctor import Family, ObservationView, all_rules, examine
 from dynotune.schema.attribution import Attribution, Predicted
+from dynotune.schema.delays import DelayTests
 from dynotune.schema.diagnosis import Bottleneck, Diagnosis, Finding, Forecast, UpperBound
 from dynotune.schema.facts import NOT_ASKED, Unknown
 from dynotune.schema.observation import Observation, Timing
@@ -52,8 +54,15 @@ def conclude(
     none = processes if isinstance(processes, Unknown) else Unknown("no process of the command made steps")
     timing = known[0].timing if known else none
     loaders = [loader for process in known for loader in process.loaders]
-    found: Bottleneck = "none" if isinstance(attribution, Unknown) else bottleneck(attribution)
+    found: Bottleneck = "none"
+    notes = _notes(observation)
     if not isinstance(attribution, Unknown):
+        has_device = attribution.busy_share is not None
+        found, told = corrected(
+            bottleneck(attribution), avoidable(attribution), observation.delays, has_device=has_device
+        )
+        notes = [told, *notes] if told else notes
+        findings = _bounded(findings, found, observation.delays)
         workers = max((loader.num_workers for loader in loaders), default=0)
         findings = [_with_predictions(finding, attribution.predicted, workers) for finding in findings]
     disturbance = _disturbance(observation)
@@ -70,9 +79,29 @@ def conclude(
         upper_bounds=upper_bounds if isinstance(upper_bounds, Unknown) else list(upper_bounds),
         forecasts=forecasts,
         facts=observation.facts,
-        notes=_notes(observation),
+        delay_tests=observation.delays,
+        notes=notes,
         disturbance=disturbance,
     )
+
+
+def _bounded(findings: Sequence[Finding], found: Bottleneck, delays: DelayTests | Unknown) -> list[Finding]:
+    """Bound what findings of the bottleneck save by the slack of the other parts, where delays showed it."""
+    most = most_saved(found, delays)
+    if most is None:
+        return list(findings)
+    share, other = most
+    told = f"Delays show that {other} takes over as the bottleneck once {words.share(share)} of a step is saved."
+    rules = all_rules()
+
+    def bounded(finding: Finding) -> Finding:
+        family = rules[finding.id].family if finding.id in rules else None
+        is_of_it = finding.kind == "speed" and found in _bottlenecks(finding, family)
+        if not is_of_it or isinstance(finding.share, Unknown) or finding.share <= share:
+            return finding
+        return msgspec.structs.replace(finding, share=share, evidence=[*finding.evidence, told])
+
+    return [bounded(finding) for finding in findings]
 
 
 def _with_predictions(finding: Finding, predicted: Mapping[str, Predicted], num_workers: int) -> Finding:

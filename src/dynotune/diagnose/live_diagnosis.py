@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from dynotune import probe
+from dynotune.diagnose.delayed import tested
 from dynotune.diagnose.forecast import forecast_loader
 from dynotune.diagnose.memory_runs import recorded_memory
 from dynotune.diagnose.profiled import profiled
@@ -65,8 +66,11 @@ class LiveDiagnosis:
     ) -> None:
         self._leave.__exit__(kind, error, trace)
 
-    def observe(self) -> tuple[Observation, Path]:
+    def observe(self, *, delays: bool = False) -> tuple[Observation, Path]:
         """Time a window, record the steps after it, and write the observation to a file.
+
+        Args:
+            delays: also delay parts of the steps, to see which ones a step waits for.
 
         Returns:
             The observation and its file, from which the diagnosis can be repeated on any machine.
@@ -98,6 +102,9 @@ class LiveDiagnosis:
             memory=memory,
             notes=plain.notes,
         )
+        if delays:
+            watcher.running("steps with delays, to see what they wait for")
+            observation = msgspec.structs.replace(observation, delays=tested(self.runner, observation))
         path = plain.folder / OBSERVATION_FILE
         document.write(path, observation)
         if self.runner.live is not None:
@@ -126,7 +133,7 @@ class LiveDiagnosis:
 
 
 def observed(
-    run: RunSpec, watcher: Watcher, *, isolate_loader: bool = False
+    run: RunSpec, watcher: Watcher, *, isolate_loader: bool = False, delays: bool = False
 ) -> tuple[Observation, Path, dict[str, Any]]:
     """Observe a command and take the further measurements; if it trains too briefly, observe its inference phase.
 
@@ -139,7 +146,7 @@ def observed(
 
     def observe(run: RunSpec) -> tuple[Observation, Path, dict[str, Any]]:
         with LiveDiagnosis(run, watcher) as live:
-            observation, path = live.observe()
+            observation, path = live.observe(delays=delays)
             if isolate_loader:
                 bounds = beside["upper_bounds"] = live.isolate_loader()
                 beside["forecasts"] = forecast_loader(run, observation, bounds)

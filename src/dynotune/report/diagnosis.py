@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dynotune.report.bars import OF_A_STEP, Bar, Legend
+from dynotune.report.delays import delays_report
 from dynotune.report.layout import SEVERITY_STYLES, ShellCommand, fields, table
 from dynotune.report.loudness import is_brief, most
 from dynotune.report.trace_parts import place, prose, title
@@ -33,6 +34,7 @@ def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
     parts: list[RenderableType] = [
         _head(diagnosis),
         *_shares(diagnosis),
+        *delays_report(diagnosis.delay_tests),
         *_findings("Findings", speed, diagnosis.command),
         *([] if is_brief() and not jitter else _jitter(diagnosis, jitter)),
         *upper_bounds_report(diagnosis.upper_bounds),

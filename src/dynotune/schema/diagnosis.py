@@ -6,6 +6,7 @@ import msgspec
 
 from dynotune.schema.attribution import Predicted, Shares
 from dynotune.schema.claims import Claim
+from dynotune.schema.delays import DelayTests
 from dynotune.schema.facts import NOT_ASKED, Facts, Unknown, Value
 from dynotune.schema.memory import Capacity, RankMemory
 from dynotune.schema.observation import Timing
@@ -106,6 +107,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     busy_share: float | None = None
     upper_bounds: list[UpperBound] | Unknown = NOT_ASKED
     forecasts: list[Forecast] | Unknown = NOT_ASKED
+    delay_tests: DelayTests | Unknown = NOT_ASKED
     facts: Facts = {}
     notes: list[str] = []
     disturbance: str = ""

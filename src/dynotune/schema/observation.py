@@ -5,7 +5,8 @@ from typing import Literal
 import msgspec
 
 from dynotune.schema.attribution import Attribution
-from dynotune.schema.facts import Facts, Unknown
+from dynotune.schema.delays import DelayTests
+from dynotune.schema.facts import NOT_ASKED, Facts, Unknown
 from dynotune.schema.memory import RankMemory
 from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.trace_summary import Place, TraceSummary
@@ -438,6 +439,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         facts: facts about machine, container, interpreter and environment; `window.*`: samples in the plain window.
         attribution: attribution of step time; Unknown without the plain window's timing or without a trace.
         memory: memory of each rank on each of its devices.
+        delays: how a step answered delays of its parts.
     """
 
     schema: str = "dynotune.observation/2"
@@ -447,4 +449,5 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     trace: TraceSummary | Unknown = Unknown("no command was run")
     attribution: Attribution | Unknown = Unknown("no command was run")
     memory: list[RankMemory] | Unknown = Unknown("it was not recorded")
+    delays: DelayTests | Unknown = NOT_ASKED
     notes: list[str] = []

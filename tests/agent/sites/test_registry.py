@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from dynotune import knobs
+from dynotune.agent.sites.delay import DelaySite
 from dynotune.agent.sites.registry import SITES, by_site, site_of
 from dynotune.agent.sites.site import Site
 from dynotune.launch.process import environment
+from dynotune.schema.events import ArmGivenUp, ArmsCompared, Block, SettingsReadBack
 
 TRAINS = """
 import torch
@@ -91,6 +93,8 @@ def planned(tmp_path, program):
     _, plan = environment.build([knobs.parse(text) for text in texts], dict(os.environ), run_dir=tmp_path, facts={})
     return msgspec.to_builtins(plan)
 
+    return {one.knob: (one.found, one.ok) for one in answers if NO_COPY not in one.detail}
+
 
 def told(answers):
     return {answer["knob"]: (answer["found"], answer["ok"]) for answer in answers if NO_COPY not in answer["detail"]}
@@ -102,7 +106,9 @@ def expected(planned):
 
 
 def test_each_site_that_can_be_switched_has_a_setting_here():
-    assert SETTINGS.keys() == {kind for kind, site in SITES.items() if site.is_switched}
+    # A delay is no setting: no knob asks for it.
+    switched = {kind for kind, site in SITES.items() if site.is_switched and not issubclass(site, DelaySite)}
+    assert SETTINGS.keys() == switched
     for kind, (_, text) in SETTINGS.items():
         assert site_of(msgspec.to_builtins(knobs.get(text.partition("=")[0]).site)) is SITES[kind]
 
@@ -138,8 +144,8 @@ def test_settings_are_grouped_in_the_order_of_the_registry_when_they_come_in_ano
 def test_each_setting_is_read_back_when_it_is_applied_at_the_start(program, planned, script, fork_under_agent):
     ran = fork_under_agent([script(program)], settings=planned)
     assert (ran.returncode, ran.stderr, ran.stepping.errors) == (0, "", [])
-    (record,) = [one for one in ran.records if "readback" in one.events]
-    answers = record.events["readback"][-1]["settings"]
+    (record,) = [one for one in ran.records if one.last(SettingsReadBack)]
+    answers = record.last(SettingsReadBack).settings
     assert len(answers) == len(planned)
     assert told(answers) == expected(planned)
 
@@ -149,9 +155,9 @@ def test_each_setting_is_read_back_when_it_is_switched_within_a_run(program, pla
     order = {"type": "switch-arms", "at_step": 12, "arms": arms, "num_blocks": 1, "stretch_steps": 2}
     ran = fork_under_agent([script(program)], tasks=[order])
     assert (ran.returncode, ran.stderr, ran.stepping.errors) == (0, "", [])
-    (record,) = [one for one in ran.records if "switched" in one.events]
-    answers = [answer for block in record.events["arm_block"] for answer in block["readback"]]
+    (record,) = [one for one in ran.records if one.last(ArmsCompared)]
+    answers = [answer for block in record.all(Block) for answer in block.readback]
     assert told(answers) == expected(planned)
-    given_up = {planned[event["arm"]]["knob"]: event["reason"] for event in record.events.get("arm_given_up", [])}
+    given_up = {planned[event.arm]["knob"]: event.reason for event in record.all(ArmGivenUp)}
     assert len(answers) + len(given_up) == len(planned)
     assert all(NO_COPY in reason for reason in given_up.values())

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from dynotune.launch.records import Record
 from dynotune.measure.live import cautions
 from dynotune.measure.live.outcome import Outcome, refuse_failed
 from dynotune.schema.errors import CannotRunHere, CommandFailed
 from dynotune.schema.run import Plan
 
-from ...fakes import run
+from ...fakes import run, take
 
 LAUNCH = SimpleNamespace(label="a run of the baseline", plan=Plan())
 
@@ -69,7 +70,7 @@ def test_a_run_in_the_users_folder_itself_is_said_once_with_the_reason(fields, t
 
 def test_a_step_function_that_never_returned_is_told_by_its_name(tmp_path):
     (tmp_path / "stderr").write_text("")
-    record = SimpleNamespace(steps=[], last={"torch": {"t": 0.1}}.get)
+    record = take(Record(tmp_path, 1, 0.0), {"event": "torch", "t": 0.1})
     outcome = Outcome(run=run(ended_by="timeout"), folder=tmp_path, launched_s=0.0, records=[], all_records=[record])
     for named, said in ((None, "no batch, call or update"), ("train:stpe", "no call of train:stpe .* returned")):
         launch = SimpleNamespace(label="a run", plan=Plan(step_function=named))

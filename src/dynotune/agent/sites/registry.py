@@ -8,6 +8,7 @@ from .batches import BatchesSite
 from .channels_last import ChannelsLastSite
 from .compile import CompileSite
 from .decode import DecodeSite
+from .delay import DeviceDelay, FunctionDelay, HostDelay, LoaderDelay, TransferDelay
 from .distributed import DistributedSite
 from .environment import EnvironmentSite
 from .globals import GlobalSite
@@ -46,6 +47,11 @@ SITES: dict[str, type[Site]] = {
     "torch.optim.Adam": OptimizerSite,
     "torch.nn.parallel.DistributedDataParallel": DistributedSite,
     "torch.distributed.fsdp.FSDPModule": ShardedSite,
+    "delay-host": HostDelay,
+    "delay-device": DeviceDelay,
+    "delay-transfer": TransferDelay,
+    "delay-loader": LoaderDelay,
+    "delay-function": FunctionDelay,
 }
 """By an action, a class to construct, or a type: the sites, in the order in which they are turned on.
 

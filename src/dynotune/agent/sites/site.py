@@ -55,6 +55,12 @@ class Site:
     """Whether the settings act on loaders alone, so not within a call, and at extra cost when an epoch begins."""
     compiles = False
     """Whether the first steps after switching on compile."""
+    acts_between_steps = False
+    """Whether `between_steps` must be called at the end of each step while the settings are on."""
+    settles_at_once = False
+    """Whether the first step after switching is like those that follow."""
+    reaches_graphs = False
+    """Whether the settings also act on a program that replays captured CUDA graphs."""
     suits_ranks = True
     """Whether ranks that share a model can switch at the same step."""
     num_queued = 0
@@ -88,6 +94,9 @@ class Site:
 
     def off(self) -> None:
         """Restore the program's own values. Raises NotSwitched: the program's values cannot be restored."""
+
+    def between_steps(self) -> None:
+        """Act at the end of a step, while the settings are on."""
 
     def check(self, is_on: bool) -> None:
         """Raise NotSwitched if the present value is not the setting's value while it is on, else the program's."""

@@ -49,6 +49,18 @@ class ArmSwitch:
         return any(site.acts_in_calls for site in self._sites)
 
     @property
+    def acts_between_steps(self) -> bool:
+        return any(site.acts_between_steps for site in self._sites)
+
+    @property
+    def settles_at_once(self) -> bool:
+        return all(site.settles_at_once for site in self._sites)
+
+    @property
+    def reaches_graphs(self) -> bool:
+        return all(site.reaches_graphs for site in self._sites)
+
+    @property
     def compiles(self) -> bool:
         return any(site.compiles for site in self._sites)
 
@@ -161,6 +173,11 @@ class ArmSwitch:
         self.is_on = False
         if reason is not None:
             raise reason
+
+    def between_steps(self) -> None:
+        """Let the settings that are on act at the end of a step."""
+        for site in self._turned:
+            site.between_steps()
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -98,14 +98,14 @@ class SwitchArms(Task):
         if program.compiles_itself is None:
             program.compiles_itself = bool(program.num_compilations)
             program.replays_itself = program.replays_graphs
-        if program.replays_itself:
-            self.give_up("it replays captured CUDA graphs, which no switch reaches")
-            return num_steps
         self._has_ranks = program.ranks().get("world_size", 1) > 1
         if self._has_short_epochs:
             # The usual step time excludes an epoch's begin, but a stretch may include one.
             self._usual[None] = []
         self._arms = [ArmSwitch(planned, program) for planned in self._planned]
+        if program.replays_itself and not all(arm.reaches_graphs for arm in self._arms):
+            self.give_up("it replays captured CUDA graphs, which no switch reaches")
+            return num_steps
         if not self._has_ranks:
             wanted = self.order.get("num_results", 0)
             rounding = self.order.get("rounding", 0.0)
@@ -298,16 +298,20 @@ class SwitchArms(Task):
     # Timed steps, and steps that do not count
 
     def _wash_out(self, arm: ArmSwitch | None) -> Stops:
+        if arm is not None and arm.settles_at_once:
+            yield from self._pass(arm, 1)
+            arm.refuse_failed()
+            return
         queued = max(self.program.num_queued, arm.num_queued if arm is not None else 0)
         if self._has_ranks:
-            yield WASH_OUT_STEPS + queued + STEPS_LEFT_OUT
+            yield from self._pass(arm, WASH_OUT_STEPS + queued + STEPS_LEFT_OUT)
             return
         router, quiet, before = self.program.loader_router, 0, self._counters()
         # Wait until workers that are not drawn from are idle; they report how many steps that takes.
         least = WASH_OUT_STEPS + (queued if router is None else 0)
         is_settled = router is None
         for number in range(1, WASH_OUT_STEPS + 2 * queued + MOST_RESTLESS_STEPS + 1):
-            yield 1
+            yield from self._pass(arm, 1)
             now = self._counters()
             if arm is not None:
                 arm.refuse_failed()
@@ -334,7 +338,7 @@ class SwitchArms(Task):
             pace_before_s = pace_s()
             synchronise(self.program.torch)
             begin_s = perf_counter()
-            yield from self._steps(length, begin_s)
+            yield from self._steps(arm, length, begin_s)
             synchronise(self.program.torch)
             duration_s = perf_counter() - begin_s
             if steps.wait_s - waited_s > WAITS * duration_s:
@@ -376,12 +380,22 @@ class SwitchArms(Task):
         length = -(-self._stretch_steps // arm.num_workers) * arm.num_workers
         return length if epoch_steps is None or length < epoch_steps else self._stretch_steps
 
-    def _steps(self, length: int, begin_s: float) -> Stops:
+    def _pass(self, arm: ArmSwitch | None, num_steps: int) -> Stops:
+        """Let steps pass. An arm that acts between steps does so before each, and its baseline stops as often."""
+        if arm is None or not arm.acts_between_steps:
+            yield num_steps
+            return
+        for _ in range(num_steps):
+            if arm.is_on:
+                arm.between_steps()
+            yield 1
+
+    def _steps(self, arm: ArmSwitch, length: int, begin_s: float) -> Stops:
         """Wait for the steps of a stretch; with several ranks or whole epochs, wait for all steps without limit."""
         known = [] if self._has_ranks or self._has_short_epochs else [each for each in self._usual[None] if each > 0]
         part = max(1, length // LOOKS) if known else length
         for begin in range(0, length, part):
-            yield min(part, length - begin)
+            yield from self._pass(arm, min(part, length - begin))
             if known and perf_counter() - begin_s > LONG * length * median(known):
                 return
 

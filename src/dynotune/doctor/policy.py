@@ -126,6 +126,8 @@ As bytes or half types, converted on the device, the tensor would have at most h
 
 CALLS_PER_STEP = 0.05
 """Calls per step: one in twenty steps. Rarer calls belong to the end of an epoch, not to the loop."""
+SHORT_MEMORY = 0.7
+"""Share of a device's memory in use. Below this, the program fits with room for a batch a third larger."""
 SPLIT_SHARE = 0.2
 SPLIT_BYTES = 64 << 20
 """Share of a process's device memory for a saving of medium severity; and the least bytes of a saving."""

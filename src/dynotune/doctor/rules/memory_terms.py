@@ -12,6 +12,10 @@ from dynotune.schema.memory import Moment, RankMemory
 from dynotune.schema.trace_summary import Place
 
 Saved = Callable[[RankMemory, Moment], float]
+_COSTS = (
+    "The finding costs device memory, not time. In a diagnosis its severity is low unless memory is short: 70% of the "
+    "memory that the process can use is in use, or an allocation failed."
+)
 _WRONG = "The finding is wrong if memory then peaks at another point in time: that peak bounds the saving."
 
 
@@ -40,8 +44,30 @@ def _checkpointing(rank: RankMemory, peak: Moment) -> float:
     return sum(sizes) - max(sizes) if rank.trains and not rank.facts.get("recomputes") else 0
 
 
+def _is_short(view: ObservationView) -> bool:
+    """Tell whether memory is short, or was all that was asked about: then no steps were watched."""
+    if not view.is_watched:
+        return True
+    ranks = [] if isinstance(view.observation.memory, Unknown) else view.observation.memory
+    counters = [one for process in view.processes for one in process.allocators]
+    ran_short = any(one.num_ooms or one.num_alloc_retries for one in counters)
+    full = any(one.peak_reserved_bytes >= policy.SHORT_MEMORY * one.total_bytes for one in counters)
+    return ran_short or full or any(_share_in_use(rank) >= policy.SHORT_MEMORY for rank in ranks)
+
+
+def _share_in_use(rank: RankMemory) -> float:
+    """Return the share of the memory that the process can use, and uses at its peak; 0 if that is not known."""
+    others_bytes = 0 if isinstance(rank.others_bytes, Unknown) else rank.others_bytes
+    limit_bytes = (rank.total_bytes or 0) - others_bytes
+    if share := _fact(rank, "memory_fraction"):
+        limit_bytes = min(limit_bytes, round(share * (rank.total_bytes or 0)))
+    return rank.peak.total_bytes / limit_bytes if isinstance(rank.peak, Moment) and limit_bytes > 0 else 0.0
+
+
 def _saving(id: str, saved: Saved, *, term: str = "", remedy: str = "") -> Rule:
     """Return a rule for one saving of memory, which judges the rank that holds most and ignores small savings.
+
+    A saving is loud only where memory is short: elsewhere it answers a question that nobody asked.
 
     Args:
         saved: function that returns the bytes saved at the peak; 0 without evidence.
@@ -49,7 +75,7 @@ def _saving(id: str, saved: Saved, *, term: str = "", remedy: str = "") -> Rule:
         remedy: text with `{modules}`; "" for the one in findings.toml.
     """
 
-    @rule(family="memory_terms", id=id, costs="The finding costs device memory, not time.", wrong_when=_WRONG)
+    @rule(family="memory_terms", id=id, costs=_COSTS, wrong_when=_WRONG)
     def judge(view: ObservationView) -> Judgements:
         # Rules on memory that was not recorded find nothing, as if memory had not been asked for.
         ranks = [] if isinstance(view.observation.memory, Unknown) else view.observation.memory
@@ -61,7 +87,7 @@ def _saving(id: str, saved: Saved, *, term: str = "", remedy: str = "") -> Rule:
                 return
             lines = [line for one in peak.terms if one.name == term for line in one.lines]
             yield Judgement(
-                severity="medium" if share >= policy.SPLIT_SHARE else "low",
+                severity="medium" if share >= policy.SPLIT_SHARE and _is_short(view) else "low",
                 kind="memory",
                 evidence=[f"predicted: {num_bytes / 2**20:,.0f} MiB less at the peak, {share:.0%} of the process"],
                 where=Place(function=lines[0]) if lines else None,

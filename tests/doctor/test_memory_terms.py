@@ -137,7 +137,9 @@ def test_saving_of_memory_is_loud_when_the_device_is_nearly_full(short: dict[str
 
 
 @pytest.mark.parametrize(
-    "counter", [{"num_ooms": 1}, {"num_alloc_retries": 1}, {"peak_reserved_bytes": 60 * GIB}], ids=lambda one: [*one][0]
+    "counter",
+    [{"num_ooms": 1}, {"num_alloc_retries": 1}, {"peak_reserved_bytes": 60 * GIB}],
+    ids=lambda one: next(iter(one)),
 )
 def test_saving_of_memory_is_loud_when_the_allocator_ran_short(counter: dict[str, int]) -> None:
     assert diagnosed(rank(**MUCH_TO_SAVE), **counter) == "medium"

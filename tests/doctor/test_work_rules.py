@@ -108,7 +108,7 @@ def test_a_model_in_double_precision():
 
 def small(num: int = 4000, **fields: Any) -> dict[str, Finding]:
     """In ten steps of 0.1 s."""
-    rows = [operator("aten::add", num, num * 5e-6), operator("aten::mm", 100, 100 * 50e-6)]
+    rows = [operator("aten::tanh_", num, num * 5e-6), operator("aten::mm", 100, 100 * 50e-6)]
     steps = Thread(
         of_steps=True, num=100, cpu_s=5.0, lines=[Line(function="net.py(12): forward", text="h = h + w[t]", num=80)]
     )
@@ -119,7 +119,7 @@ def test_many_operators_that_do_little_are_named_with_their_line():
     finding = small(8000)["small-operators"]
     assert finding.share == pytest.approx(0.5 * 0.04 / 0.045, abs=0.01)
     assert finding.where == Place("net.py(12): forward") and settings(finding) == ["compile.mode=default"]
-    assert "aten::add 800 times per step" in finding.evidence[-1]
+    assert "aten::tanh_ 800 times per step" in finding.evidence[-1]
     compiled = [model("cpu", compiled=True)]
     assert small(8000, models=compiled)["small-operators"].candidates == []
 

@@ -12,7 +12,7 @@ from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.periodic_work import periodic
 from dynotune.schema.observation import Line, PeriodicKind
 
-_GENERAL = ("host-bound", "loader-bound", "launch-bound", "loader-jitter", "epoch-jitter")
+_GENERAL = ("host", "loader", "loader-jitter", "epoch-jitter")
 _TOLD = tomllib.loads(files("dynotune.doctor").joinpath("habits.toml").read_text("utf-8"))
 
 

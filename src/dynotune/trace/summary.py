@@ -20,6 +20,7 @@ from dynotune.trace.facts import (
     host_time,
     idle,
     kernels,
+    loops,
     memory_levels,
     operators,
     ranks,
@@ -72,6 +73,7 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
                 one.timeline, call_order.read_too_early(one.timeline), one.window, _place_of(one)
             )
         ],
+        loops=loops.loops(lead.timeline, lead.window, lead.num_steps or 0),
         unknown=_unknown(facts),
         notes=[note for one in facts for note in (*one.timeline.notes, *_notes(one))],
     )

@@ -333,6 +333,19 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[SamplePart] = []
 
 
+class StackLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A source line, outside torch and the standard library, on the stack of the thread that runs the steps.
+
+    `callee`: the next line on the stack that was seen most often, as `function`; "" if the line itself ran, or called
+    torch or the standard library. `num`: number of samples with the line on the stack.
+    """
+
+    function: str
+    text: str = ""
+    callee: str = ""
+    num: int
+
+
 class PeriodicWork(msgspec.Struct, frozen=True, kw_only=True):
     """Work that only some steps do, and that makes these steps longer.
 
@@ -398,6 +411,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         rss_growth_bytes: growth of the process's resident memory in the window, not counting files and shared memory.
         threads: threads that ran the user's code in the window, the thread of the steps first; [] if no sampler ran.
+        stack: lines on the stack of the thread of the steps, those with most samples first; [] in older records.
         rss_levels_bytes: resident memory at the ends of steps spread evenly over the window; [] if not recorded.
         graph_nodes_growth: growth, over the window, of the number of autograd graph nodes that tensors keep alive; None
             if too many to count, and in older records.
@@ -417,6 +431,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     compilation: Compilation | Unknown = Unknown("torch.compile was not used")
     collections: Collections | Unknown = Unknown("not asked")
     threads: list[Thread] = []
+    stack: list[StackLine] = []
     periodic: list[PeriodicWork] = []
     peak_rss_bytes: int | None = None
     rss_growth_bytes: int | None = None

@@ -10,6 +10,7 @@ import msgspec
 from dynotune.launch.records.periodic import periodic_work, seen_inside
 from dynotune.launch.records.process_summary import summarise
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Record, Step
+from dynotune.launch.records.stack_lines import stack_lines
 from dynotune.schema import document
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
 from dynotune.schema.facts import Facts, Unknown
@@ -68,6 +69,7 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
         timed, periodic = _timed(process, record, parts.get("loaders", []), steady)
         if (moments := (record.last("state") or {}).get("moments")) is not None:
             parts["models"] = [_seen(model, moments) for model in parts.get("models", [])]
+            parts["stack"] = stack_lines(moments)
     except CONTRADICTIONS as error:
         raise RecordError(f"{record.path} is damaged: an event is not as dynotune's agent writes events.") from error
     parts.setdefault("peak_rss_bytes", process.peak_rss_bytes)

@@ -8,7 +8,7 @@ import pytest
 
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.observation import Line, Table, Tensor, Thread
-from dynotune.schema.trace_summary import Place
+from dynotune.schema.trace_summary import HostTime, Place
 
 from .devices import CALLED, found, model, on_cpu, on_gpu, operator, optimizer, settings
 
@@ -122,6 +122,22 @@ def test_many_operators_that_do_little_are_named_with_their_line():
     assert "aten::tanh_ 800 times per step" in finding.evidence[-1]
     compiled = [model("cpu", compiled=True)]
     assert small(8000, models=compiled)["small-operators"].candidates == []
+
+
+def test_operators_of_several_ranks_count_once() -> None:
+    rows = [operator("aten::tanh_", 8000, 0.04), operator("aten::mm", 100, 0.005)]
+    hosts = [HostTime(rank=rank, window_s=1.0, loader_s=0, operator_s=0.9, communication_s=0) for rank in range(2)]
+    finding = small(traced={"operators": rows * 2, "hosts": hosts})["small-operators"]
+    assert finding.claim.startswith("A step calls 810 operators")
+    assert finding.evidence[-1] == "most often: aten::tanh_ 800 times per step"
+
+
+def test_place_is_a_line_of_the_forward_pass_when_no_loop_is_known() -> None:
+    engine = "torch/autograd/graph.py(9): _engine_run_backward"
+    backward = Line(function="train.py(9): main", callee="torch/_tensor.py(5): backward", leaf=engine, num=60)
+    forward = Line(function="net.py(12): forward", text="h = h + w[t]", num=30)
+    steps = Thread(of_steps=True, num=100, cpu_s=5.0, lines=[backward, forward])
+    assert small(8000, threads=[steps])["small-operators"].where == Place("net.py(12): forward")
 
 
 def test_few_small_operators_or_large_ones_are_no_fault():

@@ -141,6 +141,15 @@ def of_thread(view: ObservationView, chosen: Callable[[Line], bool]) -> list[See
     return [(line, line.num / thread.num) for line in thread.lines if not line.inside and chosen(line)]
 
 
+def of_forward(view: ObservationView) -> list[Seen]:
+    """Return lines that call operators or torch's code, without the line that begins the backward pass.
+
+    The backward pass has the operators of these lines again, so its own line says nothing about where they come from.
+    """
+    lines = of_thread(view, lambda line: is_torchs(line) or not line.callee)
+    return [pair for pair in lines if "_engine_run_backward" not in pair[0].leaf] or lines
+
+
 def updating(view: ObservationView) -> float | None:
     """Return the share of plain steps in which their thread was seen in torch's optimizers; None if it never was."""
     thread = or_else(lambda: steps_thread(view), None)

@@ -4,8 +4,9 @@ import math
 
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
-from dynotune.doctor.hot_lines import is_torchs, known, of_thread, place, told, updating
+from dynotune.doctor.hot_lines import known, of_forward, place, told, updating
 from dynotune.doctor.observation_view import ObservationView
+from dynotune.doctor.program_loops import main_loop, told_of
 from dynotune.schema.observation import Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Operator
@@ -94,12 +95,12 @@ def small_operators(view: ObservationView) -> Judgements:
     share = policy.CALLING_PART * (part * view.attribution.shares.device + bounds.waits_for_host(view))
     if per_step < policy.MANY_SMALL_OPERATORS or part < policy.LARGE_PART or share < policy.LEAST_SHARE:
         return
-    lines = known(lambda view: of_thread(view, lambda line: is_torchs(line) or not line.callee), view)
+    lines, loop = known(of_forward, view), main_loop(view)
     yield Judgement(
         claim=f"A step calls {per_step:,.0f} operators; {part:.0%} of their time is in those of less than 20 µs.",
         share=share,
-        evidence=[*told(lines), _commonest(small, view.trace.num_steps)],
-        where=place(lines, bounds.place_of([], bounds.main_model(view))),
+        evidence=[*told_of(loop), *told(lines), _commonest(small, view.trace.num_steps)],
+        where=loop.where if loop is not None else place(lines, bounds.place_of([], bounds.main_model(view))),
         candidates=[] if any(model.compiled for model in view.models) else [Setting("compile.mode", "default")],
     )
 

@@ -285,13 +285,20 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True, tag="compilation"):
 
 
 class Collections(msgspec.Struct, frozen=True, kw_only=True, tag="collections"):
-    """Python's garbage collections within the window; the oldest generation is the expensive one."""
+    """Python's garbage collections within the window; the oldest generation is the expensive one.
+
+    Args:
+        asked_s: seconds of the collections that the program asked for by `gc.collect()`; 0 in older records.
+        asked_at: the place in the user's code that asked for most of that time; "" without such a place.
+    """
 
     num: int
     num_oldest: int
     total_s: float
     longest_s: float
     num_objects: int | None = None
+    asked_s: float = 0.0
+    asked_at: str = ""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):

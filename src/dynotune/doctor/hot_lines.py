@@ -141,6 +141,11 @@ def of_thread(view: ObservationView, chosen: Callable[[Line], bool]) -> list[See
     return [(line, line.num / thread.num) for line in thread.lines if not line.inside and chosen(line)]
 
 
+def of_communication(view: ObservationView) -> list[Seen]:
+    """Return lines at which the thread that makes the steps was seen in torch's collectives."""
+    return of_thread(view, lambda line: "torch/distributed/" in f"{line.callee} {line.leaf}")
+
+
 def of_forward(view: ObservationView) -> list[Seen]:
     """Return lines that call operators or torch's code, without the line that begins the backward pass.
 

@@ -45,7 +45,7 @@ def test_loop_has_the_line_that_calls_what_a_turn_calls_when_samples_show_it() -
     found_loop = main_loop(ObservationView(small(loop())))
     assert found_loop is not None and found_loop.where == Place("net.py(46): forward")
     assert found_loop.evidence() == (
-        "160 turns of the loop at net.py(46): forward, 12 operators each, 90% of all operators: h = self.cell(x[t], h)"
+        "160 turns of the loop at net.py(46): forward, 12 operators each: 90% of all operators, 80% of their time: h = self.cell(x[t], h)"
     )
 
 
@@ -56,13 +56,16 @@ def test_loop_has_the_function_when_no_sample_shows_its_line() -> None:
 
 def test_line_is_of_the_last_function_before_it_when_two_have_one_name() -> None:
     cell = loop(function="/home/me/net.py(20): forward", callee="aten::mul")
-    found_loop = main_loop(ObservationView(small(cell, loop(num_share=0.1))))
+    found_loop = main_loop(ObservationView(small(cell, loop(num_share=0.1, share=0.1))))
     assert found_loop is not None and found_loop.where == Place("net.py(22): forward")
 
 
 @pytest.mark.parametrize(
     ("inner", "turns"),
-    [({"turns": 8, "calls": 160.0, "num_share": 0.7}, 8), ({"turns": 8, "calls": 160.0, "num_share": 0.35}, 160)],
+    [
+        ({"turns": 8, "calls": 160.0, "share": 0.7, "num_share": 0.7}, 8),
+        ({"turns": 8, "calls": 160.0, "share": 0.1, "num_share": 0.35}, 160),
+    ],
 )
 def test_inner_loop_counts_when_it_makes_most_of_the_outer_loops_launches(inner: dict[str, Any], turns: int) -> None:
     found_loop = main_loop(ObservationView(small(loop(), loop(**inner))))
@@ -70,7 +73,7 @@ def test_inner_loop_counts_when_it_makes_most_of_the_outer_loops_launches(inner:
 
 
 def test_loop_of_few_launches_is_not_named() -> None:
-    assert main_loop(ObservationView(small(loop(num_share=0.2)))) is None
+    assert main_loop(ObservationView(small(loop(num_share=0.2, share=0.2)))) is None
     assert main_loop(ObservationView(Observation(command=["train"]))) is None
 
 

@@ -1,4 +1,7 @@
-"""The program's loop that makes most launches of a step; the trace shows its turns, and samples show its line."""
+"""The program's loop that makes most launches of a step, and lines of functions that a trace names.
+
+A trace shows functions and the turns of loops; samples show lines.
+"""
 
 import re
 from dataclasses import dataclass
@@ -30,21 +33,27 @@ class ProgramLoop:
         text = f": {self.line.text}" if self.line is not None and self.line.text else ""
         return (
             f"{self.loop.turns:,} turns{times} of the loop at {self.where.function}, {self.loop.launches:,.0f} {what} "
-            f"each, {self.loop.num_share:.0%} of all {what}{text}"
+            f"each: {self.loop.num_share:.0%} of all {what}, {self.loop.share:.0%} of their time{text}"
         )
 
 
 def main_loop(view: ObservationView) -> ProgramLoop | None:
-    """Return the loop that makes a third of a step's launches or more; None if there is no such loop or no trace.
+    """Return the loop that makes a third of a step's launches, or of their time; None without such a loop or a trace.
 
-    Of nested loops with similar parts of the launches, return the one with most turns.
+    Of nested loops with similar parts, return the one with most turns.
     """
     found = or_else(lambda: view.trace.loops, [])
-    large = [loop for loop in found if loop.num_share >= policy.LARGE_PART]
-    most = max((loop.num_share for loop in large), default=0.0)
-    inner = [loop for loop in large if loop.num_share >= policy.MOST_OF_A_LOSS * most]
+    large = [loop for loop in found if _part(loop) >= policy.LARGE_PART]
+    most = max(map(_part, large), default=0.0)
+    inner = [loop for loop in large if _part(loop) >= policy.MOST_OF_A_LOSS * most]
     loop = max(inner, key=lambda loop: loop.turns * loop.calls, default=None)
-    return None if loop is None else ProgramLoop(loop, _line(view, loop), view.uses_cuda)
+    return (
+        None if loop is None else ProgramLoop(loop, line_in(view, loop.function, calling=loop.callee), view.uses_cuda)
+    )
+
+
+def _part(loop: Loop) -> float:
+    return max(loop.num_share, loop.share)
 
 
 def told_of(loop: ProgramLoop | None) -> list[str]:
@@ -52,13 +61,17 @@ def told_of(loop: ProgramLoop | None) -> list[str]:
     return [] if loop is None else [loop.evidence()]
 
 
-def _line(view: ObservationView, loop: Loop) -> StackLine | None:
-    """Return the line of the loop's function that was seen most, if possible one that calls what a turn calls."""
+def line_in(view: ObservationView, function: str, *, calling: str = "") -> StackLine | None:
+    """Return the line of a function of the trace that was seen most, if possible one that calls another function.
+
+    None if no sample shows a line of the function.
+    """
     stack = or_else(lambda: view.process.stack, [])
     others = [name for each in view.trace.loops for name in (each.function, each.callee)]
-    inside = [line for line in stack if _is_line_of(line.function, loop.function, others)]
-    calling = [line for line in inside if _is_same(line.callee, loop.callee)]
-    return max(calling or inside, key=lambda line: line.num, default=None)
+    others += [each.function for each in view.trace.ungraded]
+    inside = [line for line in stack if _is_line_of(line.function, function, others)]
+    those = [line for line in inside if calling and _is_same(line.callee, calling)]
+    return max(those or inside, key=lambda line: line.num, default=None)
 
 
 def _is_line_of(line: str, function: str, others: list[str]) -> bool:

@@ -93,5 +93,13 @@ def test_launches_of_a_backward_pass_on_its_own_thread_count_for_the_turn() -> N
     assert (loop.turns, loop.launches, loop.share) == (10, 2, 1)
 
 
+def test_calls_beside_the_loop_do_not_change_its_turns() -> None:
+    made = unrolled(16).python(CALL, 2_000, 2_500).operator("aten::linear", 2_010, 2_490)
+    for at in range(0, 1_600, 100):
+        made.operator("aten::index_add", at + 85, at + 95).operator("aten::eq", at + 96, at + 99)
+    (loop,) = found(made)
+    assert (loop.turns, loop.callee, loop.launches) == (16, CELL, 5)
+
+
 def test_trace_without_stacks_has_no_loops() -> None:
     assert found(Made().operator("aten::mm", 0, 10)) == []

@@ -22,6 +22,9 @@ LEAST_TURNS = 8
 """Turns of a loop in one call. Fewer calls may be written out one by one."""
 LEAST_SHARE = 0.05
 """Share of all operators or launches, in number, from which on a loop is listed."""
+ALIKE = 0.25
+"""Relative difference of turns up to which calls belong to one loop: some turns leave a call out, and the function may
+make the same call once more outside of the loop."""
 MOST = 20
 
 
@@ -100,14 +103,18 @@ def _of_functions(
         if not repeated.any():
             continue
         by_turns = {of: spent_ns[turns == of].sum() for of in np.unique(turns[repeated]).tolist()}
-        most = max(by_turns, key=lambda of: by_turns[of])
-        in_loop = own[(turns == most)[of_child]]
+        longest = max(by_turns, key=lambda of: by_turns[of])
+        alike = repeated & (np.abs(turns - longest) <= ALIKE * longest)
+        # What the turns of most calls agree on; of equally common numbers, the one of most time.
+        common = np.bincount(turns[alike])
+        most = int(max(np.flatnonzero(common == common.max()).tolist(), key=lambda of: by_turns[of]))
+        in_loop = own[alike[of_child]]
         within = intervals.union(spans.start_ns[in_loop], spans.end_ns[in_loop])
         at = np.searchsorted(within[:, 0], work.time_ns, side="right") - 1
         is_in = (at >= 0) & (work.time_ns < within[np.maximum(at, 0), 1])
         if is_in.sum() < LEAST_SHARE * len(work.time_ns):
             continue
-        chosen = called[turns == most][np.argmax(spent_ns[turns == most])]
+        chosen = called[alike][np.argmax(spent_ns[alike])]
         found.append(
             Loop(
                 function=timeline.names[function],

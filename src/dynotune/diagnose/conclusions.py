@@ -171,7 +171,7 @@ def _of_some_steps(findings: Iterable[Finding]) -> Finding | None:
 
 
 def leading_finding(found: Bottleneck, findings: Iterable[Finding]) -> Finding | None:
-    """Return the first finding with a known cost that belongs to the bottleneck: causes come before what they explain."""
+    """Return the first finding with a known cost that belongs to the bottleneck, as causes come first."""
     rules = all_rules()
     of_it = (
         finding

@@ -211,6 +211,8 @@ SMALL_OPERATOR_S = 20e-6
 """An operator's own recorded time. Below this, dispatch and allocation are a large part of it, by a guess."""
 CALLING_PART = 0.5
 """Share of their time, and of Python between them, that fewer and larger operators save. A guess, not measured."""
+MUCH_UNGRADED = 0.2
+"""Share of a step that computes values without a gradient inside modules. Masks and positions take some per cent."""
 FEW_ROWS = 0.1
 """Share of an embedding's rows that a step uses. With more, sparse gradients save little."""
 FEWEST_CALLS = 8

@@ -272,6 +272,16 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True):
     num_share: float
 
 
+class Ungraded(msgspec.Struct, frozen=True, kw_only=True):
+    """Values that a user's function computes inside a module, and that no gradient flows through.
+
+    `function`: with its file and first line. `share`: of the device's work; without a device, of the window.
+    """
+
+    function: str
+    share: float
+
+
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """The caching allocator of one device in the time window."""
 
@@ -324,6 +334,8 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
         num_steps: number of steps; None if steps are neither marked nor found, as `step_source` states.
         shares: shares of the time window; None without a device.
         loops: the program's loops in the slowest rank's trace; [] without stacks, and in older records.
+        recomputed: share of forward passes inside the backward pass, of the device's work; without a device, of the
+            window. None without stacks, and in older records.
         unsynced: copies to the host's page-locked memory that the program read at once, without waiting for them.
         unknown: facts that this trace lacks, each with the reason.
         notes: sentences on incomplete data in the trace.
@@ -352,6 +364,8 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
     hosts: list[HostTime] = []
     unsynced: list[Calls] = []
     loops: list[Loop] = []
+    recomputed: float | None = None
+    ungraded: list[Ungraded] = []
     unknown: dict[str, Unknown] = {}
     notes: list[str] = []
 

@@ -22,6 +22,7 @@ from dynotune.trace.facts import (
     kernels,
     loops,
     memory_levels,
+    needless,
     operators,
     ranks,
     steps,
@@ -74,6 +75,8 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
             )
         ],
         loops=loops.loops(lead.timeline, lead.window, lead.num_steps or 0),
+        recomputed=needless.recomputed(lead.timeline, lead.window),
+        ungraded=needless.ungraded(lead.timeline, lead.window),
         unknown=_unknown(facts),
         notes=[note for one in facts for note in (*one.timeline.notes, *_notes(one))],
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, Rule, rule
+from dynotune.doctor.memory_pressure import is_short
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.rules.memory import expandable
 from dynotune.schema.facts import Unknown
@@ -44,26 +45,6 @@ def _checkpointing(rank: RankMemory, peak: Moment) -> float:
     return sum(sizes) - max(sizes) if rank.trains and not rank.facts.get("recomputes") else 0
 
 
-def _is_short(view: ObservationView) -> bool:
-    """Tell whether memory is short, or was all that was asked about: then no steps were watched."""
-    if not view.is_watched:
-        return True
-    ranks = [] if isinstance(view.observation.memory, Unknown) else view.observation.memory
-    counters = [one for process in view.processes for one in process.allocators]
-    ran_short = any(one.num_ooms or one.num_alloc_retries for one in counters)
-    full = any(one.peak_reserved_bytes >= policy.SHORT_MEMORY * one.total_bytes for one in counters)
-    return ran_short or full or any(_share_in_use(rank) >= policy.SHORT_MEMORY for rank in ranks)
-
-
-def _share_in_use(rank: RankMemory) -> float:
-    """Return the share of the memory that the process can use, and uses at its peak; 0 if that is not known."""
-    others_bytes = 0 if isinstance(rank.others_bytes, Unknown) else rank.others_bytes
-    limit_bytes = (rank.total_bytes or 0) - others_bytes
-    if share := _fact(rank, "memory_fraction"):
-        limit_bytes = min(limit_bytes, round(share * (rank.total_bytes or 0)))
-    return rank.peak.total_bytes / limit_bytes if isinstance(rank.peak, Moment) and limit_bytes > 0 else 0.0
-
-
 def _saving(id: str, saved: Saved, *, term: str = "", remedy: str = "") -> Rule:
     """Return a rule for one saving of memory, which judges the rank that holds most and ignores small savings.
 
@@ -87,7 +68,7 @@ def _saving(id: str, saved: Saved, *, term: str = "", remedy: str = "") -> Rule:
                 return
             lines = [line for one in peak.terms if one.name == term for line in one.lines]
             yield Judgement(
-                severity="medium" if share >= policy.SPLIT_SHARE and _is_short(view) else "low",
+                severity="medium" if share >= policy.SPLIT_SHARE and is_short(view) else "low",
                 kind="memory",
                 evidence=[f"predicted: {num_bytes / 2**20:,.0f} MiB less at the peak, {share:.0%} of the process"],
                 where=Place(function=lines[0]) if lines else None,

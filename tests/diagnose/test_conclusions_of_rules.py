@@ -57,7 +57,7 @@ CONVOLVING = {
 
 
 def seen(*lines: Line) -> dict[str, Any]:
-    """Return fields of a program on the CPU whose thread of the steps was seen a hundred times, half of it in Python."""
+    """Return fields of a program on the CPU that was seen a hundred times, half of them in Python."""
     hosts = [HostTime(rank=None, window_s=1.0, loader_s=0.0, operator_s=0.5, communication_s=0.0)]
     steps = Thread(of_steps=True, num=100, cpu_s=5.0, lines=list(lines))
     return {"shares": {"host": 0.5}, "traced": {"hosts": hosts}, "threads": [steps]}

@@ -100,7 +100,7 @@ def test_the_longest_collection_is_told_where_it_is_known():
 def test_collections_that_the_program_asks_for_have_the_place_of_the_call():
     asked = Collections(num=50, num_oldest=50, total_s=1.0, longest_s=0.03, asked_s=0.9, asked_at="train.py(73): main")
     (finding,) = ask("gc-jitter", timing(), collections=asked)
-    assert finding.claim == "The program asks for garbage collections, which take 18% of the time."
+    assert finding.claim == "Garbage collections that the program asks for take 18% of the time."
     assert finding.where == Place("train.py(73): main") and "Remove the call" in finding.remedy
     few = msgspec.structs.replace(asked, asked_s=0.3)
     (finding,) = ask("gc-jitter", timing(), collections=few)

@@ -45,7 +45,8 @@ def test_loop_has_the_line_that_calls_what_a_turn_calls_when_samples_show_it() -
     found_loop = main_loop(ObservationView(small(loop())))
     assert found_loop is not None and found_loop.where == Place("net.py(46): forward")
     assert found_loop.evidence() == (
-        "160 turns of the loop at net.py(46): forward, 12 operators each: 90% of all operators, 80% of their time: h = self.cell(x[t], h)"
+        "160 turns of the loop at net.py(46): forward, 12 operators each: 90% of all operators, 80% of their time: "
+        "h = self.cell(x[t], h)"
     )
 
 

@@ -12,8 +12,8 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
 _ASKED = """\
-Remove the call of gc.collect() from the loop, or call it once an epoch: objects without cycles are freed at once anyway. \
-gc.disable() does not stop calls of gc.collect()."""
+Remove the call of gc.collect() from the loop, or call it once an epoch: objects without cycles are freed at once \
+anyway. gc.disable() does not stop calls of gc.collect()."""
 
 
 @rule(family="jitter")
@@ -32,7 +32,7 @@ def gc_jitter(view: ObservationView) -> Judgements:
     yield Judgement(
         claim=f"One garbage collection delayed the host for {ms(garbage.longest_s)}."
         if one
-        else f"The program asks for garbage collections, which take {garbage.asked_s / timing.window_s:.0%} of the time."
+        else f"Garbage collections that the program asks for take {garbage.asked_s / timing.window_s:.0%} of the time."
         if asked
         else f"Collecting garbage takes {garbage.total_s / timing.window_s:.0%} of the host's time.",
         kind="jitter" if one else "speed",

@@ -72,7 +72,7 @@ def ungraded(timeline: Timeline, window: tuple[int, int]) -> list[Ungraded]:
 
 
 def _share(timeline: Timeline, window: tuple[int, int], rows: Ints) -> float:
-    """Return the share of the device's work that these host spans queue; without a device, their share of the window."""
+    """Return the share of the device's work that host spans queue; without a device, their share of the window."""
     host, device = timeline.host, timeline.device
     if not len(device):
         return intervals.length(intervals.union_of(host, rows, window)) / max(1, window[1] - window[0])

@@ -23,6 +23,11 @@ Seen = tuple[Line, float]
 _LIBRARY = re.compile(r"/(site|dist)-packages/")
 # An environment's folder may also be named torch.
 _OF_TORCH = re.compile(r"(^|/)torch/(?!.*/(lib/python3|(site|dist)-packages/))")
+_SETS_UP = re.compile(
+    r"/torch/(nn|optim)/(\w+/)?\w+\.py\(\d+\): __init__|/torch/nn/init\.py\(|/torch/serialization\.py\(|"
+    r"/torch/nn/modules/module\.py\(\d+\): (load_state_dict|_apply|to)$",
+    re.MULTILINE,
+)
 _WAITING = re.compile(r"/(threading|queue|selectors|socket|ssl|subprocess|multiprocessing/\w+|concurrent/\w+)\.py\(")
 HANDS_OVER = re.compile(r"/(queue|threading)\.py\(")
 _SLEEPS = re.compile(r"^(?:await\s+)?(?:\w+\.)*sleep\(")
@@ -43,6 +48,11 @@ def steps_thread(view: ObservationView) -> Thread:
 def is_torchs(line: Line) -> bool:
     """Tell whether the line runs torch's Python code: a module, a backward pass, an optimizer."""
     return _OF_TORCH.search(line.callee) is not None
+
+
+def sets_up(line: Line) -> bool:
+    """Tell whether the line has torch build, load or move a module or an optimizer, which belongs before the loop."""
+    return is_torchs(line) and _SETS_UP.search(f"{line.callee}\n{line.leaf}") is not None
 
 
 def ends_in_torch(line: Line) -> bool:
@@ -87,12 +97,14 @@ def _waits(line: Line) -> bool:
 def of_python(view: ObservationView, chosen: Callable[[Line], bool] = lambda line: True) -> list[Seen]:
     """Return lines of Python's own work between operators, each with a bound of its share of a step.
 
+    A line that has torch set something up counts as well: its operators are no work of the model.
     With a device, a line costs at most its own time, and at most the device's wait for the host. A line that reads a
     value of the device waits for the device: see `of_reads`.
     """
     thread = steps_thread(view)
     sleeps = [line for line, _ in asleep(view)]
-    own = [line for line in thread.lines if not line.inside and not is_torchs(line) and not _idles(view, line)]
+    own = [line for line in thread.lines if not line.inside and (sets_up(line) or not is_torchs(line))]
+    own = [line for line in own if not _idles(view, line)]
     own = [line for line in own if line not in sleeps]
     own = [line for line in own if not view.uses_cuda or line.callee or not _READS.search(line.text)]
     most = view.attribution.shares.host if view.uses_cuda else 1.0

@@ -39,7 +39,7 @@ class _Habit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _found(pattern: str | list[str], text: str) -> bool:
-    return re.search(pattern if isinstance(pattern, str) else "|".join(pattern), text) is not None
+    return re.search(pattern if isinstance(pattern, str) else "|".join(pattern), text, re.MULTILINE) is not None
 
 
 def _rule_of(id: str, habit: _Habit) -> Rule:

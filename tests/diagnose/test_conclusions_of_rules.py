@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, get_args
 
+import msgspec
 import pytest
 
 from dynotune.diagnose.attribute import PART_OF
 from dynotune.diagnose.conclusions import ALLOCATOR, FAMILIES, GENERAL, OF_SOME_STEPS, conclude, leading_finding
 from dynotune.doctor import Family, all_rules
 from dynotune.schema.diagnosis import Bottleneck
-from dynotune.schema.observation import Loader, Observation, PeriodicWork
+from dynotune.schema.observation import (
+    Collections,
+    Line,
+    Loader,
+    Loading,
+    Observation,
+    Padding,
+    PeriodicWork,
+    SamplePart,
+    Thread,
+)
+from dynotune.schema.trace_summary import HostTime, Place
 
 from ..doctor.devices import kernels, lost, model, on_cpu, on_gpu, operator
 from ..doctor.observations import timing
@@ -42,6 +54,30 @@ CONVOLVING = {
     "models": [CONVOLUTIONS],
     "traced": {"kernels": [kernels(convolution=1.0)]},
 }
+
+
+def seen(*lines: Line) -> dict[str, Any]:
+    """Return fields of a program on the CPU that was seen a hundred times, half of them in Python."""
+    hosts = [HostTime(rank=None, window_s=1.0, loader_s=0.0, operator_s=0.5, communication_s=0.0)]
+    steps = Thread(of_steps=True, num=100, cpu_s=5.0, lines=list(lines))
+    return {"shares": {"host": 0.5}, "traced": {"hosts": hosts}, "threads": [steps]}
+
+
+PARSES = Line(function="train.py(12): rows", text="row = json.loads(text)", num=40, cpu_s=1.9)
+PARSED = Loading(
+    num_batches=20,
+    fetch_s=0.3,
+    longest_s=0.3,
+    cpu_s=0.3,
+    parts=[SamplePart(part="decode", what="text", num=90, wall_s=1.0, function="data.py(9): __getitem__")],
+)
+HERE = Place("train.py(31): main")
+PADDING = Padding(by="zeros", num_batches=8, share=0.5, longest_share=0.1, sorted_share=0.1)
+COLLECTED = Collections(num=50, num_oldest=50, total_s=2.0, longest_s=0.05)
+GRADED = {"models": [model("cpu", call={"grad_enabled": True, "output_requires_grad": True})], "optimizers": []}
+OPERATORS = {"operators": [operator("aten::linear", 50_000, 0.9)]}
+"""In ten steps. Recording a graph for them takes 15% of a step, and calling them half of it."""
+SMALL = {"operators": [operator("aten::tanh_", 8_000, 0.04), operator("aten::mm", 100, 0.005)]}
 REACHED = [
     Reached(
         "input",
@@ -102,6 +138,53 @@ REACHED = [
         "compile-default",
         "the device works for 100% of it (train.py:31): ",
         on_device(lost("compile-default", 0.6)),
+    ),
+    Reached(
+        "input",
+        "text-parsed-per-item",
+        "60% of it the program waits for the data loader (data.py:9): parsing text",
+        on_cpu(
+            shares={"input": 0.6},
+            loaders=[msgspec.structs.replace(loader(2), loading=PARSED)],
+            timed=timing(wait_s=0.06),
+            threads=seen()["threads"],
+        ),
+    ),
+    Reached(
+        "host",
+        "text-parsed-per-item",
+        "50% of it Python runs between operators (train.py:12): parsing text",
+        on_cpu(**seen(PARSES)),
+    ),
+    Reached(
+        "host",
+        "gc-jitter",
+        "50% of it Python runs between operators: collecting garbage takes 40% of the host's time.",
+        on_cpu(**seen(), collections=COLLECTED),
+    ),
+    Reached(
+        "host",
+        "inference-mode-absent",
+        "40% of it the device waits for the host (train.py:12): the model runs with gradients",
+        on_gpu(shares={"host": 0.4}, traced=OPERATORS, **GRADED),
+    ),
+    Reached(
+        "device",
+        "inference-mode-absent",
+        "100% of it operators run on the CPU (train.py:12): the model runs with gradients enabled",
+        on_cpu(traced=OPERATORS, **GRADED),
+    ),
+    Reached(
+        "device",
+        "small-operators",
+        "100% of it operators run on the CPU (train.py:12): a step calls 810 operators",
+        on_cpu(traced=SMALL),
+    ),
+    Reached(
+        "device",
+        "padding-waste",
+        "100% of it operators run on the CPU (train.py:31): 50% of a batch is padding",
+        on_cpu(loaders=[msgspec.structs.replace(loader(2), padding=PADDING, place=HERE)]),
     ),
     Reached(
         "none", "", "40% of it operators run on the CPU, and what 60% of it goes to is not known.",

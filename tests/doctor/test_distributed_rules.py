@@ -9,8 +9,17 @@ import msgspec
 import pytest
 
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Observation
-from dynotune.schema.trace_summary import Communication, DeviceTime, HostTime, Ranks, RankTime, Straggler
+from dynotune.schema.observation import Line, Observation, Thread
+from dynotune.schema.trace_summary import (
+    Communication,
+    DeviceTime,
+    HostTime,
+    Loop,
+    Place,
+    Ranks,
+    RankTime,
+    Straggler,
+)
 
 from .devices import AT, CALLED, found, kernels, lacks, lost, model, on_cpu, on_gpu
 from .observations import observed
@@ -142,6 +151,20 @@ def test_collectives_beside_which_nothing_runs():
     assert found(on_cpu(shares={"communication": 0.4}))["communication-exposed"].share == 0.4
     assert "communication-exposed" not in found(on_gpu())
     assert "communication-exposed" not in found(on_cpu())
+
+
+def test_collectives_on_the_cpu_have_the_line_that_calls_them() -> None:
+    called = "torch/distributed/c10d_logger.py(80): wrapper"
+    wait = Line(function="train.py(29): average", text="dist.all_reduce(param.grad)", callee=called, num=80)
+    model_call = Line(function="train.py(56): main", callee="torch/nn/modules/module.py(9): __call__", num=15)
+    steps = Thread(of_steps=True, num=100, cpu_s=1.0, lines=[wait, model_call])
+    turns = Loop(
+        function="train.py(26): average", callee=called, turns=138, calls=1, launches=3, share=0.6, num_share=0.4
+    )
+    observation = on_cpu(shares={"communication": 0.8}, threads=[steps], traced={"loops": [turns]})
+    finding = found(observation)["communication-exposed"]
+    assert finding.where == Place("train.py(29): average")
+    assert finding.evidence[0].startswith("138 turns of the loop at train.py(26): average, 3 operators each")
 
 
 def ranks(*waits_s: float, late: Sequence[Straggler] = ()) -> dict[str, Any]:

@@ -218,6 +218,33 @@ def test_an_environment_in_a_folder_named_torch_is_not_torch():
     assert "launch-bound" in found(on_gpu(lost("host-bound", 0.6), shares={"host": 0.6}, threads=[thread(trains)]))
 
 
+# Setting up in the loop
+
+
+@pytest.mark.parametrize(
+    ("id_", "callee", "leaf"),
+    [
+        ("built-per-step", "torch/nn/modules/conv.py(9): __init__", "torch/nn/init.py(5): kaiming_uniform_"),
+        ("built-per-step", "torch/optim/adamw.py(9): __init__", "torch/optim/optimizer.py(5): add_param_group"),
+        ("built-per-step", "torch/nn/modules/module.py(2500): load_state_dict", ""),
+        ("built-per-step", "transformers/modeling_utils.py(4000): from_pretrained", "transformers/x.py(1): y"),
+        ("file-opened-per-item", "torch/serialization.py(1200): load", "torch/_utils.py(9): _rebuild"),
+    ],
+)
+def test_line_that_sets_up_in_the_loop_is_named_although_it_calls_torch(id_: str, callee: str, leaf: str) -> None:
+    line = Line(
+        function="app.py(12): answer", text="net = make()", callee=LIBRARY + callee, leaf=leaf and LIBRARY + leaf,
+        num=40, cpu_s=1.9,
+    )  # fmt: skip
+    findings = found(python(line, MODULE))
+    assert findings[id_].where == Place("app.py(12): answer") and findings[id_].share == pytest.approx(0.4)
+    assert len({"built-per-step", "file-opened-per-item"} & findings.keys()) == 1
+
+
+def test_call_of_a_module_sets_nothing_up() -> None:
+    assert not {"built-per-step", "file-opened-per-item"} & found(python(MODULE)).keys()
+
+
 # Parts of a sample's time
 
 

@@ -199,7 +199,7 @@ LAYERS = [operator("aten::mul", 4000, 0.06), operator("aten::addmm", 1000, 0.04)
 def test_a_loop_over_elements_on_the_cpu():
     finding = found(on_cpu(shares={"host": 0.4}, traced={"operators": LOOP}))["python-elementwise-loops"]
     assert finding.share == pytest.approx(0.6 * 0.8 + 0.4 * 0.8)
-    assert finding.also == ["host-bound"]
+    assert finding.also == ["host-bound", "small-operators"]
     assert finding.where == CALLED
 
 

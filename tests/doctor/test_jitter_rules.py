@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from dynotune.doctor import Missing, ObservationView, all_rules
@@ -94,6 +95,16 @@ def test_the_longest_collection_is_told_where_it_is_known():
     timed = timing(slow=[slow("garbage")], typical_step_s=0.1)
     told = Collections(num=3, num_oldest=1, total_s=0.2, longest_s=0.15)
     assert "the longest collection took 150 ms" in ask("gc-jitter", timed, collections=told)[0].evidence
+
+
+def test_collections_that_the_program_asks_for_have_the_place_of_the_call():
+    asked = Collections(num=50, num_oldest=50, total_s=1.0, longest_s=0.03, asked_s=0.9, asked_at="train.py(73): main")
+    (finding,) = ask("gc-jitter", timing(), collections=asked)
+    assert finding.claim == "Garbage collections that the program asks for take 18% of the time."
+    assert finding.where == Place("train.py(73): main") and "Remove the call" in finding.remedy
+    few = msgspec.structs.replace(asked, asked_s=0.3)
+    (finding,) = ask("gc-jitter", timing(), collections=few)
+    assert finding.where == Place() and "gc.freeze" in finding.remedy
 
 
 def test_a_slow_begin_of_epochs_is_laid_to_workers_that_start_anew():

@@ -10,7 +10,7 @@ from dynotune.knobs import parse
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES
 from dynotune.schema.run import EnvironmentChange
-from dynotune.schema.trace_summary import Operator, TraceSummary
+from dynotune.schema.trace_summary import Operator, Place, TraceSummary
 
 from .machines import NO_GPU, NOBODY, WINDOW, alone, found, h200, missing
 from .observations import attribution, observed, timing
@@ -312,6 +312,12 @@ def test_the_variable_of_cublas_costs_at_most_the_hosts_time_in_products():
 def test_where_determinism_is_asked_for_the_variable_is_not_held_against_the_program():
     finding = watched("cublas-env-regex", REGEX, live={"live.deterministic_algorithms": True})
     assert finding.severity == "low"
+
+
+def test_anomaly_detection_has_the_place_that_switches_it_on():
+    live = {"live.anomaly_mode": True, "live.anomaly_place": "train.py:12"}
+    finding = watched("debug-flags-left-on", {}, live=live, attributed=attribution(host=0.4))
+    assert finding.where == Place("train.py:12")
 
 
 def test_anomaly_detection_counts_as_a_flag_that_was_left_on():

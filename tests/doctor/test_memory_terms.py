@@ -10,7 +10,7 @@ import pytest
 from dynotune.doctor import ObservationView, examine
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Moment, RankMemory, Term
-from dynotune.schema.observation import Observation
+from dynotune.schema.observation import Allocator, Observation, ProcessState
 from dynotune.schema.setting import Setting
 
 GIB = 1 << 30
@@ -99,3 +99,47 @@ def test_memory_that_was_not_recorded_gives_nothing() -> None:
     findings, _ = examine(ObservationView(Observation(command=["train"])), "program")
     assert not any(one.id.startswith("memory-") for one in findings)
     assert found(rank(peak=Unknown("no history"))) == {}
+
+
+def diagnosed(*ranks: RankMemory, **allocator: Any) -> str:
+    """Return the severity of a saving of 40% of a process whose steps were watched, in 8 of 80 GiB unless told."""
+    usual: dict[str, Any] = dict.fromkeys(Allocator.__struct_fields__, 0) | {"total_bytes": 80 * GIB}
+    counters = Allocator(**(usual | {"allocated_levels_bytes": []} | allocator))
+    process = ProcessState(pid=1, allocators=[counters])
+    view = ObservationView(Observation(command=["train"], processes=[process], memory=list(ranks)))
+    (severity,) = [one.severity for one in examine(view, "program")[0] if one.id == "memory-autocast"]
+    return severity
+
+
+MUCH_TO_SAVE: dict[str, Any] = {"facts": {"autocast": False}, "sizes": {"activations": 14}}
+
+
+def test_saving_of_memory_is_loud_when_memory_is_all_that_was_asked_about() -> None:
+    assert found(rank(**MUCH_TO_SAVE))["memory-autocast"].severity == "medium"
+    assert found(rank(facts={"autocast": False}))["memory-autocast"].severity == "low"
+
+
+def test_saving_of_memory_is_low_when_a_diagnosed_program_has_memory_to_spare() -> None:
+    assert diagnosed(rank(**MUCH_TO_SAVE)) == "low"
+
+
+@pytest.mark.parametrize(
+    "short",
+    [
+        {"total_bytes": 32 * GIB},
+        {"others_bytes": 48 * GIB},
+        {"facts": {"autocast": False, "memory_fraction": 0.4}},
+    ],
+    ids=["small card", "memory of others", "own limit"],
+)
+def test_saving_of_memory_is_loud_when_the_device_is_nearly_full(short: dict[str, Any]) -> None:
+    assert diagnosed(rank(**MUCH_TO_SAVE | short)) == "medium"
+
+
+@pytest.mark.parametrize(
+    "counter",
+    [{"num_ooms": 1}, {"num_alloc_retries": 1}, {"peak_reserved_bytes": 60 * GIB}],
+    ids=lambda one: next(iter(one)),
+)
+def test_saving_of_memory_is_loud_when_the_allocator_ran_short(counter: dict[str, int]) -> None:
+    assert diagnosed(rank(**MUCH_TO_SAVE), **counter) == "medium"

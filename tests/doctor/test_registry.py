@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from dynotune.doctor import Family, Missing, ObservationView, all_rules, examine, registry, rule, rules
-from dynotune.doctor.declaration import Judgement
+from dynotune.doctor.declaration import Judgement, Umbrella
 from dynotune.schema.diagnosis import NotKnown
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
@@ -30,13 +30,14 @@ def made(monkeypatch):
     rules = {}
     monkeypatch.setattr(registry, "all_rules", lambda: rules)
 
-    def make(name, share=None, *, severity="low", explains=(), missing="", scope="program"):
+    def make(name, share=None, *, severity="low", explains=(), umbrella=(), missing="", scope="program"):
         def judge(view):
             if missing:
                 raise Missing(missing, "nobody knows")
             yield Judgement(claim="", severity=severity, share=Unknown("none") if share is None else share)
 
-        rules[name] = rule(family="work", id=name, scope=scope, explains=explains, **TEXTS)(judge)
+        told = {"explains": explains, "umbrella": umbrella, **TEXTS}
+        rules[name] = rule(family="work", id=name, scope=scope, **told)(judge)
 
     return make
 
@@ -80,6 +81,30 @@ def test_a_finding_that_nothing_bounds_does_not_hide_a_loss_that_is_known(made):
     made("general", 0.7, severity="high")
     made("specific", None, severity="high", explains=["general"])
     assert len(examine(ObservationView(observed()))[0]) == 2
+
+
+@pytest.mark.parametrize("share", [0.2, None])
+def test_cause_stands_before_every_umbrella_when_it_explains_a_third_or_its_cost_is_not_known(made, share):
+    made("calls-bound", 0.6, severity="high", umbrella=["host", "calls"])
+    made("host-bound", 0.5, severity="high", umbrella=["host"])
+    made("loader-bound", 0.7, severity="high", umbrella=["loader"])
+    made("cause", share, severity="medium", explains=["host"])
+    findings, _ = examine(ObservationView(observed()))
+    assert ids(findings) == ["loader-bound", "cause", "calls-bound", "host-bound"]
+
+
+def test_cause_stands_for_every_umbrella_when_it_explains_most_of_each(made):
+    made("calls-bound", 0.6, severity="high", umbrella=["host", "calls"])
+    made("host-bound", 0.5, severity="high", umbrella=["host"])
+    made("cause", 0.4, severity="high", explains=["host"])
+    (finding,), _ = examine(ObservationView(observed()))
+    assert (finding.id, finding.also) == ("cause", ["calls-bound", "host-bound"])
+
+
+def test_finding_explains_itself_never_when_it_sums_up_what_it_explains(made):
+    made("sum", 0.6, severity="high", umbrella=["host"], explains=["host"])
+    (finding,), _ = examine(ObservationView(observed()))
+    assert (finding.id, finding.also) == ("sum", [])
 
 
 def test_a_general_finding_stands_alone_where_nothing_explains_it(made):
@@ -176,7 +201,13 @@ def test_families_that_the_order_of_findings_depends_on_are_declared():
 def test_every_rule_tells_what_it_sees_costs_and_when_it_is_wrong():
     for each in all_rules().values():
         assert each.title.endswith(".") and each.sees and each.costs and each.wrong_when, each.id
-        assert all(general in all_rules() for general in each.explains), each.id
+        assert {*each.explains} <= all_rules().keys() | set(get_args(Umbrella)), each.id
+
+
+def test_every_kind_of_lost_time_is_summed_up_and_explained():
+    each = all_rules().values()
+    assert {word for rule in each for word in rule.umbrella} == set(get_args(Umbrella))
+    assert {word for rule in each for word in rule.explains} >= set(get_args(Umbrella))
 
 
 def test_every_rule_says_what_to_do():

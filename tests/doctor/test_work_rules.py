@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dynotune.schema.diagnosis import Finding
-from dynotune.schema.observation import Line, Table, Tensor, Thread
-from dynotune.schema.trace_summary import Place
+from dynotune.schema.observation import Allocator, Line, StackLine, Table, Tensor, Thread
+from dynotune.schema.trace_summary import HostTime, Place, Ungraded
 
 from .devices import CALLED, found, model, on_cpu, on_gpu, operator, optimizer, settings
 
@@ -108,7 +108,7 @@ def test_a_model_in_double_precision():
 
 def small(num: int = 4000, **fields: Any) -> dict[str, Finding]:
     """In ten steps of 0.1 s."""
-    rows = [operator("aten::add", num, num * 5e-6), operator("aten::mm", 100, 100 * 50e-6)]
+    rows = [operator("aten::tanh_", num, num * 5e-6), operator("aten::mm", 100, 100 * 50e-6)]
     steps = Thread(
         of_steps=True, num=100, cpu_s=5.0, lines=[Line(function="net.py(12): forward", text="h = h + w[t]", num=80)]
     )
@@ -119,11 +119,75 @@ def test_many_operators_that_do_little_are_named_with_their_line():
     finding = small(8000)["small-operators"]
     assert finding.share == pytest.approx(0.5 * 0.04 / 0.045, abs=0.01)
     assert finding.where == Place("net.py(12): forward") and settings(finding) == ["compile.mode=default"]
-    assert "aten::add 800 times per step" in finding.evidence[-1]
+    assert "aten::tanh_ 800 times per step" in finding.evidence[-1]
     compiled = [model("cpu", compiled=True)]
     assert small(8000, models=compiled)["small-operators"].candidates == []
+
+
+def test_operators_of_several_ranks_count_once() -> None:
+    rows = [operator("aten::tanh_", 8000, 0.04), operator("aten::mm", 100, 0.005)]
+    hosts = [HostTime(rank=rank, window_s=1.0, loader_s=0, operator_s=0.9, communication_s=0) for rank in range(2)]
+    finding = small(traced={"operators": rows * 2, "hosts": hosts})["small-operators"]
+    assert finding.claim.startswith("A step calls 810 operators")
+    assert finding.evidence[-1] == "most often: aten::tanh_ 800 times per step"
+
+
+def test_place_is_a_line_of_the_forward_pass_when_no_loop_is_known() -> None:
+    engine = "torch/autograd/graph.py(9): _engine_run_backward"
+    backward = Line(function="train.py(9): main", callee="torch/_tensor.py(5): backward", leaf=engine, num=60)
+    forward = Line(function="net.py(12): forward", text="h = h + w[t]", num=30)
+    steps = Thread(of_steps=True, num=100, cpu_s=5.0, lines=[backward, forward])
+    assert small(8000, threads=[steps])["small-operators"].where == Place("net.py(12): forward")
 
 
 def test_few_small_operators_or_large_ones_are_no_fault():
     assert "small-operators" not in small(1000)
     assert "small-operators" not in found(on_gpu(traced={"operators": [operator("aten::add", 9000, 0.045)]}))
+
+
+# Work that a training may not need
+
+
+NORMALIZE = Ungraded(function="net.py(30): normalize", share=0.7)
+ROOM = {"host.memory_bytes": 100e9, "host.memory_available_bytes": 60e9}
+
+
+def test_values_that_depend_on_no_parameter_are_named_with_their_line() -> None:
+    stack = [StackLine(function="net.py(33): normalize", text="return d @ adj @ d", num=60)]
+    mask = Ungraded(function="net.py(9): forward", share=0.02)
+    finding = found(on_cpu(traced={"ungraded": [NORMALIZE, mask]}, stack=stack))["parameter-free-work"]
+    assert (finding.share, finding.severity) == (pytest.approx(0.72), "high")
+    assert finding.where == Place("net.py(33): normalize")
+    assert "70% of a step in net.py(30): normalize" in finding.evidence
+    assert finding.evidence[-1] == "mostly at net.py(33): normalize: return d @ adj @ d"
+
+
+def test_masks_and_positions_are_of_low_severity() -> None:
+    mask = Ungraded(function="net.py(9): forward", share=0.12)
+    assert found(on_cpu(traced={"ungraded": [mask]}))["parameter-free-work"].severity == "low"
+    assert "parameter-free-work" not in found(on_cpu())
+    assert "parameter-free-work" not in found(on_cpu(traced={"ungraded": [NORMALIZE]}, optimizers=[]))
+
+
+def test_device_that_waits_loses_only_its_own_work_to_values_without_a_gradient() -> None:
+    observation = on_gpu(shares={"host": 0.02}, traced={"ungraded": [NORMALIZE]})
+    assert found(observation)["parameter-free-work"].share == pytest.approx(0.7 * 0.98)
+
+
+def test_forward_passes_that_run_again_are_loud_when_memory_has_room() -> None:
+    finding = found(on_cpu(facts=ROOM, traced={"recomputed": 0.2}))["forward-recomputed"]
+    assert (finding.share, finding.severity) == (0.2, "high") and "memory has room" in finding.claim
+    assert "forward-recomputed" not in found(on_cpu(traced={"recomputed": 0.0}))
+
+
+@pytest.mark.parametrize("facts", [ROOM | {"host.memory_available_bytes": 10e9}, {}], ids=["short", "not known"])
+def test_forward_passes_that_run_again_are_of_low_severity_when_memory_has_no_room(facts: dict[str, Any]) -> None:
+    assert found(on_cpu(facts=facts, traced={"recomputed": 0.2}))["forward-recomputed"].severity == "low"
+
+
+@pytest.mark.parametrize(("reserved_bytes", "severity"), [(10e9, "high"), (70e9, "low")])
+def test_room_of_a_device_is_that_beside_what_the_allocator_reserved(reserved_bytes: float, severity: str) -> None:
+    counters = dict.fromkeys(Allocator.__struct_fields__, 0) | {"allocated_levels_bytes": []}
+    one = Allocator(**counters | {"total_bytes": 80e9, "peak_reserved_bytes": reserved_bytes})
+    finding = found(on_gpu(traced={"recomputed": 0.2}, allocators=[one]))["forward-recomputed"]
+    assert finding.severity == severity

@@ -31,13 +31,23 @@ class Made:
 
     def __init__(self, *, rank: int | None = None, source: str = "made") -> None:
         self.rank, self.source = rank, source
-        self.host: list[tuple[int, int, int, str, str, int]] = []
+        self.host: list[tuple[int, int, int, str, str, int, int, bool]] = []
         self.device: list[tuple[int, int, int, str, int, int, int, int]] = []
         self.memory: list[tuple[int, int, int, int]] = []
         self.properties: dict[int, DeviceProperties] = {}
 
-    def operator(self, name: str, start: int, end: int, *, thread: str = "main") -> Made:
-        return self._host(HostKind.OPERATOR, name, start, end, thread)
+    def operator(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        *,
+        sequence: int = UNKNOWN,
+        is_backward: bool = False,
+        thread: str = "main",
+    ) -> Made:
+        self.host.append((start, end, HostKind.OPERATOR, name, thread, UNKNOWN, sequence, is_backward))
+        return self
 
     def annotation(self, name: str, start: int, end: int, *, thread: str = "main") -> Made:
         return self._host(HostKind.ANNOTATION, name, start, end, thread)
@@ -85,6 +95,8 @@ class Made:
             name=_ints(names.setdefault(row[3], len(names)) for row in host).astype(np.int32),
             thread=_ints(threads.setdefault(row[4], len(threads)) for row in host).astype(np.int32),
             correlation=_ints(row[5] for row in host),
+            sequence=_ints(row[6] for row in host),
+            is_backward=_ints(row[7] for row in host).astype(bool),
         )
         rows = in_order(_ints(row[0] for row in self.device), _ints(row[1] for row in self.device))
         device = [self.device[row] for row in rows]
@@ -116,7 +128,7 @@ class Made:
         )
 
     def _host(self, kind: HostKind, name: str, start: int, end: int, thread: str, correlation: int = UNKNOWN) -> Made:
-        self.host.append((start, end, kind, name, thread, correlation))
+        self.host.append((start, end, kind, name, thread, correlation, UNKNOWN, False))
         return self
 
 

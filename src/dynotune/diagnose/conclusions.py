@@ -199,16 +199,16 @@ def _of_some_steps(findings: Iterable[Finding]) -> Finding | None:
 
 
 def leading_finding(found: Bottleneck, findings: Iterable[Finding]) -> Finding | None:
-    """Return the costliest finding among those that belong to the bottleneck."""
+    """Return the first finding with a known cost that belongs to the bottleneck, as causes come first."""
     rules = all_rules()
-    of_it = [
+    of_it = (
         finding
         for finding in findings
         if finding.kind == "speed"
         and not isinstance(finding.share, Unknown)
         and found in _bottlenecks(finding, rules[finding.id].family if finding.id in rules else None)
-    ]
-    return max(of_it, key=lambda finding: finding.share if isinstance(finding.share, float) else 0.0, default=None)
+    )
+    return next(of_it, None)
 
 
 def _bottlenecks(finding: Finding, family: Family | None) -> set[Bottleneck]:

@@ -104,7 +104,8 @@ def _less_slowed(
         cause if cause.where.function else msgspec.structs.replace(cause, where=places.get(cause.id, cause.where))
         for cause in again.summary.causes
     ]
-    placed = again._replace(summary=msgspec.structs.replace(again.summary, causes=causes))
+    by_stacks = {name: getattr(found.summary, name) for name in ("loops", "recomputed", "ungraded")}
+    placed = again._replace(summary=msgspec.structs.replace(again.summary, causes=causes, **by_stacks))
     return placed.noting(
         f"Recorded without stacks, which made steps {slowed:.1f} times as long; places are of the run with them."
     )

@@ -10,7 +10,7 @@ from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import SEVERITIES, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Model
-from dynotune.schema.trace_summary import Copies, Operator, Place
+from dynotune.schema.trace_summary import Called, Copies, Operator, Place
 
 _PRODUCTS = "mm addmm bmm baddbmm addmv mv dot convolution mkldnn_convolution linear cudnn_convolution"
 PRODUCTS = frozenset(f"aten::{name}" for name in (*_PRODUCTS.split(), "convolution_backward"))
@@ -93,13 +93,34 @@ def is_at(where: Place, *words: str) -> bool:
 
 
 def operators(view: ObservationView, matches: Callable[[str], object]) -> list[Operator]:
-    """Return the operators whose name `matches`, among the two hundred that took most time in the recording."""
-    return [row for row in view.trace.operators if matches(row.name)]
+    """Return the operators whose name `matches`, among the two hundred of each rank that took most time.
+
+    Operators of several ranks are one row, with their mean number and time in a rank.
+    """
+    by_name: dict[str, list[Operator]] = {}
+    for row in view.trace.operators:
+        if matches(row.name):
+            by_name.setdefault(row.name, []).append(row)
+    ranks = max(1, len(view.trace.hosts))
+    return [_of_mean_rank(rows, ranks) if ranks > 1 else rows[0] for rows in by_name.values()]
+
+
+def _of_mean_rank(rows: list[Operator], ranks: int) -> Operator:
+    """Return the rows of one operator, one for each rank that has it, as those of a mean rank."""
+    callers = {
+        caller: Called(
+            num=round(sum(row.callers[caller].num for row in rows if caller in row.callers) / ranks),
+            self_s=sum(row.callers[caller].self_s for row in rows if caller in row.callers) / ranks,
+        )
+        for caller in dict.fromkeys(caller for row in rows for caller in row.callers)
+    }
+    num, self_s = (sum(getattr(row, name) for row in rows) / ranks for name in ("num", "self_s"))
+    return Operator(name=rows[0].name, num=round(num), self_s=self_s, callers=callers)
 
 
 def operator_share(view: ObservationView, matches: Callable[[str], object]) -> float:
     """Return the share of a plain step without a device that these operators take themselves, without their callees."""
-    all_s = sum(row.self_s for row in view.trace.operators)
+    all_s = sum(row.self_s for row in operators(view, lambda name: True))
     own_s = sum(row.self_s for row in operators(view, matches))
     return own_s / all_s * view.attribution.shares.device if all_s else 0.0
 

@@ -2,7 +2,7 @@
 
 import functools
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Literal
@@ -48,6 +48,8 @@ Family = Literal[
     "work",
 ]
 """The subject of a rule: what its findings are about. The reference lists findings by family."""
+Umbrella = Literal["calls", "communication", "host", "loader", "some-steps"]
+"""A kind of lost time that a finding may sum up without naming a cause."""
 COST_OF_KIND: dict[Kind, float | Unknown] = {
     "speed": NOT_MEASURED,
     "start": 0.0,
@@ -108,7 +110,8 @@ class Rule:
         scope: `machine` for a rule that needs only facts; `program` for a rule that needs a watched command.
         sees, costs, wrong_when: prose for readers: what the rule looks at, what the finding costs, when it is wrong.
         offers: default candidates of a finding; a knob without a value if the finding computes the value.
-        explains: ids of more general findings whose cause this rule names.
+        explains: ids of more general findings whose cause this rule names, and kinds of time that its cause takes.
+        umbrella: kinds of time that the rule only sums up. A finding that explains one of them explains this finding.
         kind, remedy, commands: defaults for findings that name none of their own.
         on_cuda: whether the rule applies only to programs that use a CUDA device.
     """
@@ -122,6 +125,7 @@ class Rule:
     wrong_when: str
     offers: tuple[Setting | str, ...]
     explains: tuple[str, ...]
+    umbrella: tuple[Umbrella, ...]
     kind: Kind
     remedy: str
     commands: tuple[str, ...]
@@ -132,6 +136,16 @@ class Rule:
     def candidates(self) -> tuple[str, ...]:
         """List the settings that the rule may offer: `knob=value`, or `knob` alone if the rule computes the value."""
         return tuple(map(str, self.offers))
+
+    def generals(self, rules: Mapping[str, "Rule"]) -> list[str]:
+        """Return the ids of the more general findings whose cause this rule names, in the order of `explains`."""
+        named = (
+            id_
+            for word in self.explains
+            for id_, general in rules.items()
+            if id_ != self.id and (id_ == word or word in general.umbrella)
+        )
+        return list(dict.fromkeys(named))
 
     def declares(self, setting: Setting) -> bool:
         """Tell whether `setting` is among the declared candidates."""
@@ -186,6 +200,7 @@ class _Prose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wrong_when: str
     candidates: tuple[str | tuple[str, Scalar], ...] = ()
     explains: tuple[str, ...] = ()
+    umbrella: tuple[Umbrella, ...] = ()
     kind: Kind = "speed"
     remedy: str = ""
     commands: tuple[str, ...] = ()
@@ -215,7 +230,7 @@ def rule(
         offers = (*(each if isinstance(each, str) else Setting(*each) for each in prose.candidates), *candidates)
         words = (prose.title, prose.sees, prose.costs, prose.wrong_when)
         found = (prose.kind, prose.remedy, prose.commands)
-        return Rule(name, family, scope, *words, offers, prose.explains, *found, on_cuda, judge)
+        return Rule(name, family, scope, *words, offers, prose.explains, prose.umbrella, *found, on_cuda, judge)
 
     return made
 

@@ -51,7 +51,7 @@ def explained(rule: Rule) -> Explained:
         sees=rule.sees,
         costs=rule.costs,
         wrong=rule.wrong_when,
-        explains=list(rule.explains),
+        explains=rule.generals(all_rules()),
         settings=list(rule.candidates),
     )
 

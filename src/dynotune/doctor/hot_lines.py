@@ -23,6 +23,11 @@ Seen = tuple[Line, float]
 _LIBRARY = re.compile(r"/(site|dist)-packages/")
 # An environment's folder may also be named torch.
 _OF_TORCH = re.compile(r"(^|/)torch/(?!.*/(lib/python3|(site|dist)-packages/))")
+_SETS_UP = re.compile(
+    r"/torch/(nn|optim)/(\w+/)?\w+\.py\(\d+\): __init__|/torch/nn/init\.py\(|/torch/serialization\.py\(|"
+    r"/torch/nn/modules/module\.py\(\d+\): (load_state_dict|_apply|to)$",
+    re.MULTILINE,
+)
 _WAITING = re.compile(r"/(threading|queue|selectors|socket|ssl|subprocess|multiprocessing/\w+|concurrent/\w+)\.py\(")
 HANDS_OVER = re.compile(r"/(queue|threading)\.py\(")
 _SLEEPS = re.compile(r"^(?:await\s+)?(?:\w+\.)*sleep\(")
@@ -43,6 +48,11 @@ def steps_thread(view: ObservationView) -> Thread:
 def is_torchs(line: Line) -> bool:
     """Tell whether the line runs torch's Python code: a module, a backward pass, an optimizer."""
     return _OF_TORCH.search(line.callee) is not None
+
+
+def sets_up(line: Line) -> bool:
+    """Tell whether the line has torch build, load or move a module or an optimizer, which belongs before the loop."""
+    return is_torchs(line) and _SETS_UP.search(f"{line.callee}\n{line.leaf}") is not None
 
 
 def ends_in_torch(line: Line) -> bool:
@@ -87,12 +97,14 @@ def _waits(line: Line) -> bool:
 def of_python(view: ObservationView, chosen: Callable[[Line], bool] = lambda line: True) -> list[Seen]:
     """Return lines of Python's own work between operators, each with a bound of its share of a step.
 
+    A line that has torch set something up counts as well: its operators are no work of the model.
     With a device, a line costs at most its own time, and at most the device's wait for the host. A line that reads a
     value of the device waits for the device: see `of_reads`.
     """
     thread = steps_thread(view)
     sleeps = [line for line, _ in asleep(view)]
-    own = [line for line in thread.lines if not line.inside and not is_torchs(line) and not _idles(view, line)]
+    own = [line for line in thread.lines if not line.inside and (sets_up(line) or not is_torchs(line))]
+    own = [line for line in own if not _idles(view, line)]
     own = [line for line in own if line not in sleeps]
     own = [line for line in own if not view.uses_cuda or line.callee or not _READS.search(line.text)]
     most = view.attribution.shares.host if view.uses_cuda else 1.0
@@ -139,6 +151,20 @@ def of_thread(view: ObservationView, chosen: Callable[[Line], bool]) -> list[See
     """Return lines of the thread that makes the steps, outside the loader, with all of their time, torch's included."""
     thread = steps_thread(view)
     return [(line, line.num / thread.num) for line in thread.lines if not line.inside and chosen(line)]
+
+
+def of_communication(view: ObservationView) -> list[Seen]:
+    """Return lines at which the thread that makes the steps was seen in torch's collectives."""
+    return of_thread(view, lambda line: "torch/distributed/" in f"{line.callee} {line.leaf}")
+
+
+def of_forward(view: ObservationView) -> list[Seen]:
+    """Return lines that call operators or torch's code, without the line that begins the backward pass.
+
+    The backward pass has the operators of these lines again, so its own line says nothing about where they come from.
+    """
+    lines = of_thread(view, lambda line: is_torchs(line) or not line.callee)
+    return [pair for pair in lines if "_engine_run_backward" not in pair[0].leaf] or lines
 
 
 def updating(view: ObservationView) -> float | None:

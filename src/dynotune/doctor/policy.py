@@ -126,6 +126,8 @@ As bytes or half types, converted on the device, the tensor would have at most h
 
 CALLS_PER_STEP = 0.05
 """Calls per step: one in twenty steps. Rarer calls belong to the end of an epoch, not to the loop."""
+SHORT_MEMORY = 0.7
+"""Share of a device's memory in use. Below this, the program fits with room for a batch a third larger."""
 SPLIT_SHARE = 0.2
 SPLIT_BYTES = 64 << 20
 """Share of a process's device memory for a saving of medium severity; and the least bytes of a saving."""
@@ -209,6 +211,8 @@ SMALL_OPERATOR_S = 20e-6
 """An operator's own recorded time. Below this, dispatch and allocation are a large part of it, by a guess."""
 CALLING_PART = 0.5
 """Share of their time, and of Python between them, that fewer and larger operators save. A guess, not measured."""
+MUCH_UNGRADED = 0.2
+"""Share of a step that computes values without a gradient inside modules. Masks and positions take some per cent."""
 FEW_ROWS = 0.1
 """Share of an embedding's rows that a step uses. With more, sparse gradients save little."""
 FEWEST_CALLS = 8

@@ -56,7 +56,7 @@ def _surely(view: ObservationView, finding: Finding) -> Finding:
 
 
 def _causes_first(findings: list[Finding]) -> list[Finding]:
-    """Move a finding before the more general finding that it partly explains, unless it is a trifle."""
+    """Move a finding before the more general findings that it partly explains, unless it is a trifle."""
     found: list[Finding] = []
     for finding in findings:
         symptoms = [at for at, general in enumerate(found) if _explains_part(finding, general)]
@@ -65,10 +65,12 @@ def _causes_first(findings: list[Finding]) -> list[Finding]:
 
 
 def _explains_part(finding: Finding, general: Finding) -> bool:
-    if finding.severity == "low" or general.id not in all_rules()[finding.id].explains:
+    """Tell whether the finding explains a good part of the general one; a cost that is not known may be all of it."""
+    rules = all_rules()
+    if finding.severity == "low" or general.id not in rules[finding.id].generals(rules):
         return False
     if isinstance(general.share, Unknown) or isinstance(finding.share, Unknown):
-        return False
+        return True
     return finding.share >= policy.OF_A_SYMPTOM * general.share
 
 
@@ -79,7 +81,7 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
     """
     explained: dict[str, list[str]] = {}
     for finding in findings:
-        order = all_rules()[finding.id].explains
+        order = all_rules()[finding.id].generals(all_rules())
         generals = (general.id for general in findings if general.id in order and _is_most_of(finding, general))
         explained[finding.id] = sorted(generals, key=order.index)
     given = {finding.id: finding.candidates for finding in findings}

@@ -286,13 +286,20 @@ class Compilation(msgspec.Struct, frozen=True, kw_only=True, tag="compilation"):
 
 
 class Collections(msgspec.Struct, frozen=True, kw_only=True, tag="collections"):
-    """Python's garbage collections within the window; the oldest generation is the expensive one."""
+    """Python's garbage collections within the window; the oldest generation is the expensive one.
+
+    Args:
+        asked_s: seconds of the collections that the program asked for by `gc.collect()`; 0 in older records.
+        asked_at: the place in the user's code that asked for most of that time; "" without such a place.
+    """
 
     num: int
     num_oldest: int
     total_s: float
     longest_s: float
     num_objects: int | None = None
+    asked_s: float = 0.0
+    asked_at: str = ""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,6 +339,19 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float | None
     lines: list[Line] = []
     parts: list[SamplePart] = []
+
+
+class StackLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A source line, outside torch and the standard library, on the stack of the thread that runs the steps.
+
+    `callee`: the next line on the stack that was seen most often, as `function`; "" if the line itself ran, or called
+    torch or the standard library. `num`: number of samples with the line on the stack.
+    """
+
+    function: str
+    text: str = ""
+    callee: str = ""
+    num: int
 
 
 class PeriodicWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -419,7 +439,12 @@ class InspectedState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessState(InspectedState, frozen=True, kw_only=True):
-    """State and timing of one process that makes steps. `rank`: None for a program of one process."""
+    """State and timing of one process that makes steps.
+
+    Args:
+        rank: None for a program of one process.
+        stack: lines on the stack of the thread of the steps, those with most samples first; [] in older records.
+    """
 
     pid: int
     rank: int | None = None
@@ -429,6 +454,7 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
     compilation: Compilation | Unknown = Unknown("torch.compile was not used")
     collections: Collections | Unknown = Unknown("not asked")
     periodic: list[PeriodicWork] = []
+    stack: list[StackLine] = []
     environment_changes: list[EnvironmentChange] = []
 
 

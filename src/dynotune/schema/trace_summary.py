@@ -251,6 +251,37 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     callers: dict[Caller, Called] = {}
 
 
+class Loop(msgspec.Struct, frozen=True, kw_only=True):
+    """A loop of the program: what one call of a function does again and again.
+
+    Args:
+        function: the user's function that holds the loop, with its file and first line, `net.py(31): forward`.
+        callee: what takes most of a turn: a function, or an operator that the loop calls itself.
+        turns: number of turns in one call of the function; `calls`: number of such calls in a step.
+        launches: mean number of launches in a turn, those of its backward pass included; without a device, of operators
+            that no other operator calls.
+        share, num_share: share of the window's device work, or operators, that the loop makes, by time and by number.
+    """
+
+    function: str
+    callee: str
+    turns: int
+    calls: float
+    launches: float
+    share: float
+    num_share: float
+
+
+class Ungraded(msgspec.Struct, frozen=True, kw_only=True):
+    """Values that a user's function computes inside a module, and that no gradient flows through.
+
+    `function`: with its file and first line. `share`: of the device's work; without a device, of the window.
+    """
+
+    function: str
+    share: float
+
+
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """The caching allocator of one device in the time window."""
 
@@ -302,6 +333,9 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
         window_s: longest window of any rank; None if no event of the trace has a duration.
         num_steps: number of steps; None if steps are neither marked nor found, as `step_source` states.
         shares: shares of the time window; None without a device.
+        loops: the program's loops in the slowest rank's trace; [] without stacks, and in older records.
+        recomputed: share of forward passes inside the backward pass, of the device's work; without a device, of the
+            window. None without stacks, and in older records.
         unsynced: copies to the host's page-locked memory that the program read at once, without waiting for them.
         unknown: facts that this trace lacks, each with the reason.
         notes: sentences on incomplete data in the trace.
@@ -329,6 +363,9 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True, tag="trace"):
     memory: list[Memory] = []
     hosts: list[HostTime] = []
     unsynced: list[Calls] = []
+    loops: list[Loop] = []
+    recomputed: float | None = None
+    ungraded: list[Ungraded] = []
     unknown: dict[str, Unknown] = {}
     notes: list[str] = []
 

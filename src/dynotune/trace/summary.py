@@ -20,7 +20,9 @@ from dynotune.trace.facts import (
     host_time,
     idle,
     kernels,
+    loops,
     memory_levels,
+    needless,
     operators,
     ranks,
     steps,
@@ -72,6 +74,9 @@ def summarise(timelines: Sequence[Timeline]) -> TraceSummary:
                 one.timeline, call_order.read_too_early(one.timeline), one.window, _place_of(one)
             )
         ],
+        loops=loops.loops(lead.timeline, lead.window, lead.num_steps or 0),
+        recomputed=needless.recomputed(lead.timeline, lead.window),
+        ungraded=needless.ungraded(lead.timeline, lead.window),
         unknown=_unknown(facts),
         notes=[note for one in facts for note in (*one.timeline.notes, *_notes(one))],
     )

@@ -45,6 +45,9 @@ class HostSpans:
         name: index into `Timeline.names`, int32.
         thread: index into `Timeline.threads`, int32.
         correlation: number that a CALL shares with the device work queued by the call, int64; UNKNOWN for other kinds.
+        sequence: autograd's number of a forward OPERATOR's node, int64, which the OPERATORs of the node's backward pass
+            share; UNKNOWN for other spans. Each thread that runs forward passes counts for itself.
+        is_backward: whether an OPERATOR belongs to a node's backward pass, by the recorder.
     """
 
     start_ns: Ints
@@ -53,6 +56,8 @@ class HostSpans:
     name: NDArray[np.int32]
     thread: NDArray[np.int32]
     correlation: Ints
+    sequence: Ints
+    is_backward: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -70,7 +70,7 @@ def test_a_run_in_the_users_folder_itself_is_said_once_with_the_reason(fields, t
 
 def test_a_step_function_that_never_returned_is_told_by_its_name(tmp_path):
     (tmp_path / "stderr").write_text("")
-    record = take(Record(tmp_path, 1, 0.0), {"event": "torch", "t": 0.1})
+    record = take(Record(tmp_path, 1, 0.0), {"event": "torch", "version": "2.13.0", "time_s": 0.1})
     outcome = Outcome(run=run(ended_by="timeout"), folder=tmp_path, launched_s=0.0, records=[], all_records=[record])
     for named, said in ((None, "no batch, call or update"), ("train:stpe", "no call of train:stpe .* returned")):
         launch = SimpleNamespace(label="a run", plan=Plan(step_function=named))

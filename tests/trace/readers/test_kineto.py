@@ -98,6 +98,19 @@ def test_kernels_of_a_graph_share_the_call_that_launched_it(tmp_path: Path) -> N
     assert [row[-1] for row in device(timeline)] == [None, 0, 0]
 
 
+def test_operators_have_the_number_of_their_node_and_whether_they_are_of_its_backward_pass(tmp_path: Path) -> None:
+    forward, backward = ({"Sequence number": 5, "Fwd thread id": of} for of in (0, 1))
+    operators = [
+        span("cpu_op", "aten::mm", 1, 2, **forward),
+        span("cpu_op", "MmBackward0", 4, 2, **backward),
+        span("cpu_op", "aten::zeros", 7, 1),
+        span("cpu_op", "aten::odd", 9, 1, **{"Sequence number": [5], "Fwd thread id": -3}),
+    ]
+    timeline = only(write(tmp_path / "trace.json", operators))
+    assert timeline.host.sequence.tolist() == [5, 5, UNKNOWN, UNKNOWN]
+    assert timeline.host.is_backward.tolist() == [False, True, False, False]
+
+
 def test_the_correlation_0_ties_nothing(tmp_path: Path) -> None:
     timeline = only(write(tmp_path / "trace.json", [call(0, 5, 0, name="cudaEventQuery"), kernel(6, 1, 0)]))
     assert timeline.host.correlation.tolist() == [UNKNOWN]

@@ -120,7 +120,8 @@ def _of_recording(view: ObservationView) -> float:
     """Return the share of a plain step that autograd spends on recording all operators."""
     if not view.trace.num_steps or not view.timing.step_s:
         return 0.0
-    num = sum(row.num for row in view.trace.operators if row.name.startswith("aten::")) / view.trace.num_steps
+    operators = bounds.operators(view, lambda name: name.startswith("aten::"))
+    num = sum(row.num for row in operators) / view.trace.num_steps
     return min(_of_host(view), num * policy.RECORDING_OPERATOR_S / view.timing.step_s)
 
 

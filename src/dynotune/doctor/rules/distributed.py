@@ -2,10 +2,11 @@
 
 import re
 
-from dynotune.doctor import policy
+from dynotune.doctor import hot_lines, policy
 from dynotune.doctor.bounds import at_least, bytes_per_s, main_model, place_of, saving, severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.observation_view import ObservationView, evidence_of, or_unknown, required
+from dynotune.doctor.program_loops import main_loop, told_of
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Model
 from dynotune.schema.setting import Setting
@@ -138,11 +139,17 @@ def communication_exposed(view: ObservationView) -> Judgements:
         share = exposed - (0.0 if view.lost("ddp-bucket-cap") else _imbalance(view)[0])
     else:
         share = view.attribution.shares.communication * (1.0 - _waiting(view))
+    # Without a device, samples see the line that waits. With one, collectives run beside the host's lines.
+    lines = [] if view.uses_cuda else hot_lines.known(hot_lines.of_communication, view)
+    loop = main_loop(view)
+    exchanging = loop if loop is not None and "torch/distributed/" in loop.loop.callee else None
     yield Judgement(
         claim=f"Ranks exchange data and do nothing else for {share:.0%} of a step.",
         share=share,
-        evidence=evidence_of(losses) or [view.mentions("live.distributed_backend")],
-        where=place_of(losses, main_model(view)),
+        evidence=told_of(exchanging)
+        + hot_lines.told(lines)
+        + (evidence_of(losses) or [view.mentions("live.distributed_backend")]),
+        where=hot_lines.place(lines, place_of(losses, main_model(view))),
     )
 
 

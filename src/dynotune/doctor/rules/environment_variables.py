@@ -10,6 +10,7 @@ from dynotune.doctor.variables import TABLES, Variable
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, Compilation
+from dynotune.schema.trace_summary import Place
 
 FLAGS = TABLES["debugs"]
 COMPILE_CACHES = TABLES["forgets"]
@@ -51,6 +52,7 @@ def debug_flags_left_on(view: ObservationView) -> Judgements:
     evidence += [f"{view.variable_evidence(flag.name)[0]}: {flag.does}" for flag in flags]
     remedies = ["Call torch.autograd.set_detect_anomaly(False) once the fault is found."] if anomaly else []
     remedies += ["Unset the variables."] if names else []
+    place = view.fact_or_none("live.anomaly_place") if anomaly else None
     yield Judgement(
         severity=severity_of(share, severity),
         claim="Anomaly detection of autograd is on."
@@ -58,7 +60,7 @@ def debug_flags_left_on(view: ObservationView) -> Judgements:
         else f"{machine.in_words(names)} {'are' if len(names) > 1 else 'is'} set, for debugging.",
         share=share,
         evidence=evidence,
-        where=view.place_of_variable(*names),
+        where=Place(place) if isinstance(place, str) and place else view.place_of_variable(*names),
         candidates=machine.unset(*names),
         remedy=" ".join(remedies),
     )

@@ -12,7 +12,7 @@ from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.periodic_work import periodic
 from dynotune.schema.observation import Line, PeriodicKind
 
-_GENERAL = ("host-bound", "loader-bound", "launch-bound", "loader-jitter", "epoch-jitter")
+_GENERAL = ("host", "loader", "loader-jitter", "epoch-jitter")
 _TOLD = tomllib.loads(files("dynotune.doctor").joinpath("habits.toml").read_text("utf-8"))
 
 
@@ -39,7 +39,7 @@ class _Habit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _found(pattern: str | list[str], text: str) -> bool:
-    return re.search(pattern if isinstance(pattern, str) else "|".join(pattern), text) is not None
+    return re.search(pattern if isinstance(pattern, str) else "|".join(pattern), text, re.MULTILINE) is not None
 
 
 def _rule_of(id: str, habit: _Habit) -> Rule:

@@ -4,6 +4,7 @@ from dynotune.doctor import bounds, hot_lines, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.machine import cores_in_use
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
+from dynotune.doctor.program_loops import main_loop, told_of
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Loader
 from dynotune.schema.setting import Setting
@@ -40,11 +41,12 @@ def launch_bound(view: ObservationView) -> Judgements:
     if others > pauses:
         claim = f"The device waits for {share:.0%} of a step while the host launches its kernels."
     candidates = [] if any(model.compiled for model in view.models) else [Setting("compile.mode", "reduce-overhead")]
+    loop = main_loop(view)
     yield Judgement(
         claim=claim,
         share=share,
-        evidence=evidence_of([*losses, *view.losses("host-bound")] if counted else losses),
-        where=bounds.place_of(losses, bounds.main_model(view)),
+        evidence=[*told_of(loop), *evidence_of([*losses, *view.losses("host-bound")] if counted else losses)],
+        where=loop.where if loop is not None else bounds.place_of(losses, bounds.main_model(view)),
         candidates=candidates,
     )
 
@@ -62,11 +64,13 @@ def _many_short_kernels(view: ObservationView) -> Judgements:
     if share < policy.HIGH_SHARE:
         return
     compiled = any(model.compiled for model in view.models)
+    loop = main_loop(view)
     yield Judgement(
         claim=f"{num / num_steps:,.0f} of {kernels.num / num_steps:,.0f} kernels per step take less than 10 µs each: "
         f"with the pauses between them {share:.0%} of a step.",
         share=share,
-        evidence=[f"they work for {working:.0%} of a step, {short_s / num * 1e6:.2g} µs each"],
+        evidence=[*told_of(loop), f"they work for {working:.0%} of a step, {short_s / num * 1e6:.2g} µs each"],
+        where=None if loop is None else loop.where,
         model=bounds.main_model(view),
         candidates=[] if compiled else [Setting("compile.mode", "reduce-overhead")],
         remedy="Use fewer kernels: batch small layers into one product, or fuse them (torch.compile).",
@@ -213,12 +217,14 @@ def python_elementwise_loops(view: ObservationView) -> Judgements:
     share = _of_loop(view, num_steps) if short else 0.0
     losses = view.losses("launch-bound", "host-bound")
     commonest = sorted(small, key=lambda pair: -pair[1].num)[:3]
+    loop = main_loop(view)
     yield Judgement(
         claim=f"{per_step:,.0f} pointwise and indexing operators run in a step, as in a Python loop over elements.",
         share=share,
-        evidence=[f"{row.name}: {called.num / num_steps:,.0f} a step" for row, called in commonest]
+        evidence=told_of(loop)
+        + [f"{row.name}: {called.num / num_steps:,.0f} a step" for row, called in commonest]
         + evidence_of(losses, 1),
-        where=bounds.place_of(losses, bounds.main_model(view)),
+        where=loop.where if loop is not None else bounds.place_of(losses, bounds.main_model(view)),
     )
 
 
@@ -232,8 +238,8 @@ def _by_program(row: Operator) -> Called:
 
 def _of_loop(view: ObservationView, num_steps: int) -> float:
     """Return a bound of a loop's operators, their backward pass and Python around them, as a share of a plain step."""
-    rows = [row for row in view.trace.operators if row.name.startswith("aten::") and row.name not in bounds.PRODUCTS]
-    all_s = sum(row.self_s for row in view.trace.operators if row.name.startswith("aten::"))
+    every = bounds.operators(view, lambda name: name.startswith("aten::"))
+    rows, all_s = [row for row in every if row.name not in bounds.PRODUCTS], sum(row.self_s for row in every)
     if not all_s:
         return 0.0
 

@@ -11,6 +11,10 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
+_ASKED = """\
+Remove the call of gc.collect() from the loop, or call it once an epoch: objects without cycles are freed at once \
+anyway. gc.disable() does not stop calls of gc.collect()."""
+
 
 @rule(family="jitter")
 def gc_jitter(view: ObservationView) -> Judgements:
@@ -24,9 +28,12 @@ def gc_jitter(view: ObservationView) -> Judgements:
     if share < policy.LEAST_SHARE:
         return
     one = garbage.num_oldest == 1 and garbage.longest_s > policy.MOST_OF_A_LOSS * garbage.total_s
+    asked = garbage.asked_at if garbage.asked_s > policy.MOST_OF_A_LOSS * garbage.total_s else ""
     yield Judgement(
         claim=f"One garbage collection delayed the host for {ms(garbage.longest_s)}."
         if one
+        else f"Garbage collections that the program asks for take {garbage.asked_s / timing.window_s:.0%} of the time."
+        if asked
         else f"Collecting garbage takes {garbage.total_s / timing.window_s:.0%} of the host's time.",
         kind="jitter" if one else "speed",
         severity="low" if one else policy.severity(share),
@@ -35,8 +42,11 @@ def gc_jitter(view: ObservationView) -> Judgements:
             f"{garbage.num} collections, {garbage.num_oldest} of the oldest generation, {ms(garbage.total_s)} together",
             f"the longest collection took {ms(garbage.longest_s)}",
             *([f"{garbage.num_objects:,} objects"] if garbage.num_objects is not None else []),
+            *([f"gc.collect() is called at {asked}"] if asked else []),
             *(slow.evidence() if slow else []),
         ],
+        where=Place(function=asked),
+        remedy=_ASKED if asked else "",
     )
 
 

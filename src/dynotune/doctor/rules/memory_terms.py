@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, Rule, rule
+from dynotune.doctor.memory_pressure import is_short
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.rules.memory import expandable
 from dynotune.schema.facts import Unknown
@@ -12,6 +13,10 @@ from dynotune.schema.memory import Moment, RankMemory
 from dynotune.schema.trace_summary import Place
 
 Saved = Callable[[RankMemory, Moment], float]
+_COSTS = (
+    "The finding costs device memory, not time. In a diagnosis its severity is low unless memory is short: 70% of the "
+    "memory that the process can use is in use, or an allocation failed."
+)
 _WRONG = "The finding is wrong if memory then peaks at another point in time: that peak bounds the saving."
 
 
@@ -43,13 +48,15 @@ def _checkpointing(rank: RankMemory, peak: Moment) -> float:
 def _saving(id: str, saved: Saved, *, term: str = "", remedy: str = "") -> Rule:
     """Return a rule for one saving of memory, which judges the rank that holds most and ignores small savings.
 
+    A saving is loud only where memory is short: elsewhere it answers a question that nobody asked.
+
     Args:
         saved: function that returns the bytes saved at the peak; 0 without evidence.
         term: the term whose largest line is the finding's place.
         remedy: text with `{modules}`; "" for the one in findings.toml.
     """
 
-    @rule(family="memory_terms", id=id, costs="The finding costs device memory, not time.", wrong_when=_WRONG)
+    @rule(family="memory_terms", id=id, costs=_COSTS, wrong_when=_WRONG)
     def judge(view: ObservationView) -> Judgements:
         # Rules on memory that was not recorded find nothing, as if memory had not been asked for.
         ranks = [] if isinstance(view.observation.memory, Unknown) else view.observation.memory
@@ -61,7 +68,7 @@ def _saving(id: str, saved: Saved, *, term: str = "", remedy: str = "") -> Rule:
                 return
             lines = [line for one in peak.terms if one.name == term for line in one.lines]
             yield Judgement(
-                severity="medium" if share >= policy.SPLIT_SHARE else "low",
+                severity="medium" if share >= policy.SPLIT_SHARE and is_short(view) else "low",
                 kind="memory",
                 evidence=[f"predicted: {num_bytes / 2**20:,.0f} MiB less at the peak, {share:.0%} of the process"],
                 where=Place(function=lines[0]) if lines else None,

@@ -4,11 +4,14 @@ import math
 
 from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
-from dynotune.doctor.hot_lines import is_torchs, known, of_thread, place, told, updating
+from dynotune.doctor.hot_lines import known, of_forward, place, told, updating
+from dynotune.doctor.memory_pressure import has_room
 from dynotune.doctor.observation_view import ObservationView
+from dynotune.doctor.program_loops import line_in, main_loop, told_of
 from dynotune.schema.observation import Model
 from dynotune.schema.setting import Setting
-from dynotune.schema.trace_summary import Operator
+from dynotune.schema.trace_summary import Operator, Place
+from dynotune.text import words
 
 WORDS_ADAM, WORDS_SGD = 9, 5
 """How often a dense gradient's table is read or written in a step: it is filled with zeros, added to and read, and the
@@ -94,12 +97,12 @@ def small_operators(view: ObservationView) -> Judgements:
     share = policy.CALLING_PART * (part * view.attribution.shares.device + bounds.waits_for_host(view))
     if per_step < policy.MANY_SMALL_OPERATORS or part < policy.LARGE_PART or share < policy.LEAST_SHARE:
         return
-    lines = known(lambda view: of_thread(view, lambda line: is_torchs(line) or not line.callee), view)
+    lines, loop = known(of_forward, view), main_loop(view)
     yield Judgement(
         claim=f"A step calls {per_step:,.0f} operators; {part:.0%} of their time is in those of less than 20 µs.",
         share=share,
-        evidence=[*told(lines), _commonest(small, view.trace.num_steps)],
-        where=place(lines, bounds.place_of([], bounds.main_model(view))),
+        evidence=[*told_of(loop), *told(lines), _commonest(small, view.trace.num_steps)],
+        where=loop.where if loop is not None else place(lines, bounds.place_of([], bounds.main_model(view))),
         candidates=[] if any(model.compiled for model in view.models) else [Setting("compile.mode", "default")],
     )
 
@@ -107,3 +110,52 @@ def small_operators(view: ObservationView) -> Judgements:
 def _commonest(rows: list[Operator], num_steps: int) -> str:
     most = sorted(rows, key=lambda row: -row.num)[:3]
     return "most often: " + ", ".join(f"{row.name} {row.num / num_steps:,.0f} times per step" for row in most)
+
+
+@rule(family="work")
+def parameter_free_work(view: ObservationView) -> Judgements:
+    rows = view.trace.ungraded
+    if not rows or not view.is_training:
+        return
+    share = _of_step(view, sum(row.share for row in rows))
+    if share < policy.LEAST_SHARE:
+        return
+    line = line_in(view, rows[0].function)
+    where = line.function if line is not None else rows[0].function
+    yield Judgement(
+        claim=f"{share:.0%} of a step computes values inside the model that depend on none of its parameters.",
+        share=share,
+        severity=None if share >= policy.MUCH_UNGRADED else "low",
+        evidence=[f"{_of_step(view, row.share):.0%} of a step in {row.function}" for row in rows[:3]]
+        + ([f"mostly at {line.function}: {line.text}"] if line is not None and line.text else []),
+        where=Place(function=where),
+    )
+
+
+@rule(family="work")
+def forward_recomputed(view: ObservationView) -> Judgements:
+    if view.trace.recomputed is None:
+        return
+    share, room = _of_step(view, view.trace.recomputed), has_room(view)
+    if share < policy.LEAST_SHARE:
+        return
+    yield Judgement(
+        claim=f"The backward pass runs forward passes again, for {share:.0%} of a step"
+        + (", although memory has room." if room else "."),
+        share=share,
+        severity=None if room else "low",
+        evidence=[view.mentions("host.memory_available_bytes")] if not view.uses_cuda else _levels(view),
+        model=bounds.main_model(view),
+    )
+
+
+def _levels(view: ObservationView) -> list[str]:
+    return [
+        f"GPU {one.device}: at most {words.num_bytes(one.peak_reserved_bytes)} of {words.num_bytes(one.total_bytes)}"
+        for one in view.allocators
+    ]
+
+
+def _of_step(view: ObservationView, share: float) -> float:
+    """Return a share of the device's recorded work, or of the recorded window without a device, as one of a step."""
+    return bounds.saving(view, share * view.attribution.shares.device) if view.uses_cuda else share

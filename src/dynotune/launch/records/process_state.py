@@ -10,6 +10,7 @@ import msgspec
 from dynotune.launch.records.periodic import periodic_work, seen_inside
 from dynotune.launch.records.process_summary import summarise
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Record, Step
+from dynotune.launch.records.stack_lines import stack_lines
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
 from dynotune.schema.events import CycleFound, Moments, StateRead
 from dynotune.schema.facts import Unknown
@@ -51,6 +52,7 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
         timed, periodic = _timed(process, record, state, steady)
         if state.moments is not None:
             parts["models"] = [_seen(model, state.moments) for model in state.models]
+            parts["stack"] = stack_lines(state.moments)
     except CONTRADICTIONS as error:
         raise RecordError(f"{record.path} is damaged: its events contradict each other.") from error
     return ProcessState(

@@ -1,4 +1,7 @@
-"""Find where in the program an event happened: the user's function, the operator in the function, the CUDA call."""
+"""Find where in the program an event happened: the user's function, the operator in the function, the CUDA call.
+
+Work of a backward pass happened at the function whose forward pass made it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from numpy.typing import NDArray
 from dynotune.schema.trace_summary import Place
 from dynotune.trace.facts.host_names import STEP
 from dynotune.trace.facts.nesting import Nesting, depths, nest, outermost
+from dynotune.trace.facts.origins import backward_nodes, forwards
 from dynotune.trace.facts.source_files import has_file, is_users
 from dynotune.trace.timeline import UNKNOWN, HostKind, Ints, Timeline
 
@@ -48,6 +52,7 @@ class Places:
         self._users = np.array([is_users(name) for name in timeline.names], dtype=bool)
         self._any = np.array([has_file(name) for name in timeline.names], dtype=bool)
         self._threads: dict[tuple[int, bool], _Thread] = {}
+        self._made: Ints | None = None
         host = timeline.host
         threads, num = np.unique(host.thread[host.kind == HostKind.PYTHON], return_counts=True)
         self._num_functions = dict(zip(threads.tolist(), num.tolist(), strict=True))
@@ -119,14 +124,38 @@ class Places:
     def _thread(self, thread: int, *, users: bool) -> _Thread:
         if (thread, users) not in self._threads:
             chosen = self._users if users else self._any
-            self._threads[thread, users] = _Thread(self.timeline, thread, self.window, chosen)
+            made = self._made_in() if users else np.full(len(self.timeline.host), UNKNOWN, dtype=np.int64)
+            self._threads[thread, users] = _Thread(self.timeline, thread, self.window, chosen, made)
         return self._threads[thread, users]
+
+    def _made_in(self) -> Ints:
+        """Return for each host span of a node's backward pass the user's function that made the node; else UNKNOWN."""
+        if self._made is None:
+            host = self.timeline.host
+            self._made = np.full(len(host), UNKNOWN, dtype=np.int64)
+            nodes = backward_nodes(self.timeline)
+            forward = forwards(self.timeline, nodes)
+            nodes, forward = nodes[forward != UNKNOWN], forward[forward != UNKNOWN]
+            if len(nodes):
+                functions = np.flatnonzero((host.kind == HostKind.PYTHON) & self._users[host.name])
+                functions = functions[host.thread[functions] == host.thread[forward[0]]]
+                around = _nested(self.timeline, functions)
+                inside = _through(around.rows, around.innermost(host.start_ns[forward]))
+                self._made[nodes] = _through(host.name.astype(np.int64), inside)
+        return self._made
 
 
 class _Thread:
     """One thread's functions of one kind, with the operators and annotations inside and around these functions."""
 
-    def __init__(self, timeline: Timeline, thread: int, window: tuple[int, int], chosen: NDArray[np.bool_]) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        thread: int,
+        window: tuple[int, int],
+        chosen: NDArray[np.bool_],
+        made: Ints,
+    ) -> None:
         host = timeline.host
         until = int(np.searchsorted(host.start_ns, window[1]))
         own = np.flatnonzero((host.thread[:until] == thread) & (host.end_ns[:until] >= window[0]))
@@ -142,11 +171,13 @@ class _Thread:
         self.calls = _nested(timeline, outermost(host, own[kind == HostKind.CALL]))
         self.spans = _nested(timeline, own[operators | functions])
         self.is_function = host.kind[self.spans.rows] == HostKind.PYTHON
-        self.function = self.spans.nearest(self.is_function)
         parent = self.spans.parent
         outer = ~self.is_function & ((parent == UNKNOWN) | _through(self.is_function, parent, missing=False))
         operator = self.spans.nearest(outer | self.is_function)
         self.operator = np.where(_through(self.is_function, operator, missing=True), UNKNOWN, operator)
+        own = self._names(self.spans, self.spans.nearest(self.is_function))
+        of_forward = _through(made, _through(self.spans.rows, self.operator))
+        self.function = np.where(of_forward == UNKNOWN, own, of_forward)
         heads = np.flatnonzero(self.is_function | outer)
         self.edges = np.sort(np.concatenate((self.spans.start_ns[heads], self.spans.end_ns[heads])))
 
@@ -154,7 +185,7 @@ class _Thread:
         inside = self.spans.innermost(time_ns)
         call = self.calls.innermost(time_ns)
         return PlaceRows(
-            self._names(self.spans, _through(self.function, inside)),
+            _through(self.function, inside),
             self._names(self.spans, _through(self.operator, inside)),
             self._names(self.calls, call),
         )
@@ -171,7 +202,7 @@ class _Thread:
         ends = np.where(last, end_ns[piece_of], np.append(begins[1:], 0))
         inside = self.spans.innermost(begins)
         function, operator = _through(self.function, inside), _through(self.operator, inside)
-        function, operator = self._names(self.spans, function), self._names(self.spans, operator)
+        operator = self._names(self.spans, operator)
         base = len(self.name) + 2
         key, _ = _largest(piece_of, (function + 1) * base + operator + 1, ends - begins, len(start_ns))
         called, overlap = self._called(start_ns, end_ns)

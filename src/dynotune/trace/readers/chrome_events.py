@@ -36,6 +36,8 @@ class Args(msgspec.Struct, gc=False):
     reserved: Any = msgspec.field(name="Total Reserved", default=None)
     device_id: Any = msgspec.field(name="Device Id", default=None)
     device_type: Any = msgspec.field(name="Device Type", default=None)
+    sequence: Any = msgspec.field(name="Sequence number", default=None)
+    forward_thread: Any = msgspec.field(name="Fwd thread id", default=None)
 
 
 class Event(msgspec.Struct, gc=False):

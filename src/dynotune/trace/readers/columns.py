@@ -111,7 +111,7 @@ class Columns:
         self.num_backwards = 0
         self.num_unfinished = 0
         self._tables = _Tables()
-        self._host = [HostSpans(*_empty(_INT, _INT, np.int8, np.int32, np.int32, _INT))]
+        self._host = [HostSpans(*_empty(_INT, _INT, np.int8, np.int32, np.int32, _INT, _INT, np.bool_))]
         self._device = [DeviceRows(*_empty(_INT, _INT, np.int8, np.int32, np.int32, _INT, _INT, _INT, np.int32))]
         self._memory = [MemoryRows(*_empty(_INT, _INT, _INT, np.int32, np.int32))]
 
@@ -156,7 +156,9 @@ class Columns:
         is_call = kind == HostKind.CALL
         correlation = np.full(len(found), UNKNOWN, dtype=np.int64)
         correlation[is_call] = _correlation(_those(found, is_call))
-        self._host.append(HostSpans(start_ns, end_ns, kind, self._named(found), self._placed(found), correlation))
+        sequence, is_backward = _nodes(found, kind == HostKind.OPERATOR)
+        ties = correlation, sequence, is_backward
+        self._host.append(HostSpans(start_ns, end_ns, kind, self._named(found), self._placed(found), *ties))
 
     def _add_device(self, found: list[Event], kind: NDArray[np.int8], times: EventTimes) -> None:
         found, is_kept, start_ns, end_ns = self._spans(found, times)
@@ -240,6 +242,17 @@ def _correlation(found: list[Event]) -> Ints:
     numbers = _whole([(event.args or NO_ARGS).correlation for event in found])
     numbers[numbers <= 0] = UNKNOWN  # CUPTI writes 0 if an event has no correlation
     return numbers
+
+
+def _nodes(found: list[Event], is_operator: NDArray[np.bool_]) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return the number of each operator's autograd node, and whether the operator is of the node's backward pass."""
+    sequence = np.full(len(found), UNKNOWN, dtype=np.int64)
+    is_backward = np.zeros(len(found), dtype=np.bool_)
+    args = [event.args or NO_ARGS for event in _those(found, is_operator)]
+    sequence[is_operator] = np.maximum(_whole([of.sequence for of in args]), UNKNOWN)
+    # torch numbers threads from 1, and writes 0 for operators of a forward pass.
+    is_backward[is_operator] = _whole([of.forward_thread for of in args]) > 0
+    return sequence, is_backward
 
 
 def _empty(*types: type[np.generic]) -> list[NDArray[Any]]:

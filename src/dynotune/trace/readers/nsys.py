@@ -188,6 +188,8 @@ def _host_spans(host: Spans, names: Ints, threads: Ints) -> HostSpans:
         name=np.searchsorted(names, host.name).astype(np.int32),
         thread=np.searchsorted(threads, host.place).astype(np.int32),
         correlation=host.correlation,
+        sequence=np.full(len(host.start_ns), UNKNOWN, dtype=np.int64),
+        is_backward=np.zeros(len(host.start_ns), dtype=np.bool_),
     )
 
 

@@ -53,7 +53,7 @@ def watch(
         """Make the watcher of a run folder and its outputs; the exit stack closes the outputs."""
         from dynotune.watch import Commands, Server, Watcher
 
-        made = Watcher(at, fail_on=limits)
+        made = Watcher(at, started=folder is None, fail_on=limits)
         stack.callback(made.follower.close)
         if on_alert is not None:
             made.show.append(Commands(on_alert, sys.stderr))

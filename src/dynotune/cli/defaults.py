@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dynotune.schema import atomic
+from dynotune.schema import untrusted
 from dynotune.schema.errors import DynotuneError, UsageError
 
 LARGEST_BYTES = 1 << 18
@@ -112,7 +112,7 @@ def _tables(cwd: Path) -> Iterator[tuple[Path, str, Any]]:
     for folder in folders[: next(ends, 0) + 1]:
         for path in filter(os.path.isfile, (folder / "dynotune.toml", folder / "pyproject.toml")):
             try:
-                raw = atomic.read(path, LARGEST_BYTES).decode()
+                raw = untrusted.read(path, LARGEST_BYTES).decode()
                 table: Any = tomllib.loads(raw)
             except (OSError, ValueError, RecursionError) as error:
                 if path.name == "dynotune.toml":

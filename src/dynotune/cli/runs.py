@@ -93,12 +93,12 @@ def _folders(base: Path) -> list[Path]:
 
 def _row(folder: Path, *, alive: bool) -> dict[str, Any]:
     from dynotune import launch
-    from dynotune.schema import atomic, document
+    from dynotune.schema import document, untrusted
 
     file = next((folder / name for name in DOCUMENTS if (folder / name).is_file()), folder / "run.json")
     found: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):  # damaged: it is listed all the same
-        found = document.parse(atomic.read(file), dict[str, Any])
+        found = document.parse(untrusted.read(file), dict[str, Any])
     run, verdict = found.get("run"), found.get("verdict")
     command = found.get("command") or (run.get("command") if isinstance(run, dict) else None)
     return {

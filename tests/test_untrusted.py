@@ -30,6 +30,7 @@ TRUSTED = {
     "cli/limits.py": "memory",
     "cli/__init__.py": "the null device",
     "mcp/__init__.py": "the package's own page",
+    "mcp/jobs.py": "the folder of a job that it has just made",
     "launch/caches/conditions.py": "the kernel's files",
     "launch/caches/pack.py": "files in a temporary folder of this process",
     "launch/process/lock.py": "the kernel's files, and a lock in the user's state folder",

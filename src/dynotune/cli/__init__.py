@@ -258,7 +258,7 @@ def _explain(error: Exception) -> None:
     from rich.text import Text
 
     from dynotune.report import console
-    from dynotune.schema.redaction import redacted
+    from dynotune.text import quoting
 
     screen = console(stderr=True, soft_wrap=True, is_error=True)
     if not isinstance(error, DynotuneError):
@@ -269,7 +269,7 @@ def _explain(error: Exception) -> None:
     screen.print(Text.assemble(("error: ", "bold red"), _said(error.message)))
     if isinstance(error, CommandFailed):
         for line in error.last_lines:
-            screen.print(Text(f"  │ {redacted(line)}", style="dim"))
+            screen.print(Text(f"{quoting.OF_PROGRAM}{_said(line)}", style="dim"))
     if error.hint:
         screen.print(Text.assemble(("next: ", "bold"), _said(error.hint)))
 

@@ -19,10 +19,10 @@ from dynotune.cli.options import Json, check_json, option
 from dynotune.cli.run_options import RunDir, runs_folder
 from dynotune.schema.errors import UsageError
 
-DOCUMENTS = (*IN_A_FOLDER, "precision.json", "run.json", "build.sh")
+DOCUMENTS = (*IN_A_FOLDER, "precision.json", "run.json", "build.sh", "job.json")
 NAME = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
 SUBCOMMANDS = {"study": "tune", "comparison": "compare", "observation": "diagnose", "startup": "startup time"}
-SUBCOMMANDS |= {"build": "plan"}  # plan.json is each agent's, too
+SUBCOMMANDS |= {"build": "plan", "job": "mcp"}  # plan.json is each agent's, too
 
 runs = typer.Typer(invoke_without_command=True, help=HELP_OF["runs"]["help"])
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from dynotune.cli import command_of, completion, run
-from dynotune.cli.option_values import seconds
 from dynotune.cli.options import option
 from dynotune.cli.run_options import RunDir, Settings, StepFunction
 from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.text import time_spans
 
 if TYPE_CHECKING:
     from dynotune.launch import Exit
@@ -145,4 +145,4 @@ def _limit(text: str) -> tuple[str, float]:
     if name not in get_args(AlertId) or not time:
         alerts = ", ".join(get_args(AlertId))
         raise UsageError(f"--fail-on {text} is not ALERT:TIME.", hint=f"Alerts are {alerts}; e.g. stalled:5m.")
-    return name, seconds(time, f"--fail-on {name}:")
+    return name, time_spans.seconds(time, f"--fail-on {name}:")

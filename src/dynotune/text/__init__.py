@@ -1,7 +1,7 @@
 """Numbers, times, sizes and names as people read them.
 
-`words` has a function for each kind of value, and `exit_codes` says how a process ended. `report` builds tables and
-pages.
+`words` has a function for each kind of value, `exit_codes` says how a process ended, `quoting` quotes and bounds text
+that anyone may have chosen, and `time_spans` reads lengths of time. `report` builds tables and pages.
 """
 
-__all__ = ["exit_codes", "words"]
+__all__ = ["exit_codes", "quoting", "time_spans", "words"]

@@ -33,6 +33,7 @@ LONGEST_REPORT = 6000
 """Largest number of characters of a report, some 1,500 tokens; the whole report is in the job's folder."""
 LAST_LINES = 4
 MOST_LISTED = 20
+LONGEST_FIELD = 1000
 WITHOUT_REPORT = ("explain", "knobs")
 """Subcommands that print their whole answer; with `--json` they print nothing."""
 LARGEST_PIECE_BYTES, LARGEST_JSON_BYTES, LARGEST_NOTE_BYTES = 1 << 17, 1 << 26, 1 << 20
@@ -171,7 +172,7 @@ def _verdict(path: Path) -> dict[str, Any]:
         return {}
     shown = found.confirmed or found
     fields = {name: getattr(shown, name) for name in _Verdict.__struct_fields__}
-    plain = {name: quoting.plain(text, longest=quoting.LONGEST_LINE) if isinstance(text, str) else text
+    plain = {name: quoting.plain(text, longest=LONGEST_FIELD) if isinstance(text, str) else text
              for name, text in fields.items()}  # fmt: skip
     return {name: value for name, value in plain.items() if value is not None}
 

@@ -26,10 +26,3 @@ def test_a_passage_marks_each_line_when_lines_are_left_out():
 def test_a_passage_is_whole_when_it_fits():
     assert quoting.passage(["a", "", "b\x1b"], most=20) == "a\n\nb\\x1b"
     assert quoting.passage([], most=20) == ""
-
-
-@pytest.mark.parametrize("text", ["plain", "```\n# mine", "a `````` b", ""])
-def test_no_line_of_a_fenced_text_ends_its_block(text):
-    fence, *inside, last = quoting.fenced(text).splitlines()
-    assert fence.removesuffix("text") == last and "\n".join(inside) == text
-    assert last not in text

@@ -44,7 +44,7 @@ def report(
     if markdown == STDOUT and json == "-":
         raise UsageError("--markdown - and --json - both want standard output.", hint="Name a file for one of them.")
     if study:
-        with opened(storage) as store, from_elsewhere(study):
+        with opened(storage, reads_only=True) as store, from_elsewhere(study):
             kept = store.study(study)
             _tell(kept, json, html, markdown, recipe=_recipe_of(kept))
         return

@@ -79,10 +79,11 @@ def _begin(watcher: Callable[..., Watcher], own: Path | None) -> Callable[[Exit]
 
     if own is None:
         raise CannotRunHere("A run is watched through its folder, and there is none.", hint="Give --run-dir DIR.")
-    stack = contextlib.ExitStack()
-    log = stack.enter_context((own / LOG).open("a", encoding="utf-8", errors="backslashreplace"))
-    made = watcher(own, stack)
-    made.show.append(Lines(log))
+    with contextlib.ExitStack() as begun:
+        made = watcher(own, begun)
+        log = begun.enter_context((own / LOG).open("a", encoding="utf-8", errors="backslashreplace"))
+        made.show.append(Lines(log))
+        stack = begun.pop_all()
     run.say(f"watching: {own} (from another terminal: dynotune watch {own})")
     thread = threading.Thread(target=_watched, args=(made,), name="dynotune-watch", daemon=True)
     thread.start()

@@ -69,16 +69,6 @@ def passage(lines: Sequence[str], *, most: int, longest: int = LONGEST_LINE, mar
     return "\n".join([*first, f"… {num_left:,} lines are left out here", *reversed(last)])
 
 
-def fenced(text: str) -> str:
-    """Write a text as a block of Markdown, whose fence no line of the text can end."""
-    longest = run = 0
-    for character in text:
-        run = run + 1 if character == "`" else 0
-        longest = max(longest, run)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{text}\n{fence}"
-
-
 def _fitting(lines: Iterable[str], room: int) -> list[str]:
     """Return the lines from the first on that fit in `room` characters, line ends included."""
     found = []

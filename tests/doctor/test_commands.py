@@ -13,7 +13,11 @@ from .machines import NO_GPU, alone, h200
 
 PAYLOAD = "/x; touch PWN #"
 PATHS = {"torch.folder": "/env/lib/torch", "python.executable": "/env/bin/python"}
-STATES = ({"torch.bytecode": False}, {"torch.bytecode": False, **NO_GPU}, {"gpu.clock_reasons": ["sw-power-cap 0.5"]})
+STATES = (
+    {"torch.bytecode": False, "torch.bytecode_writable": False},
+    {"torch.bytecode": False, **NO_GPU},
+    {"gpu.clock_reasons": ["sw-power-cap 0.5"]},
+)
 
 
 def words_of(line: str) -> list[str]:
@@ -43,7 +47,12 @@ def test_no_text_of_an_observation_acts_on_the_shell_when_it_stands_in_a_command
 
 def test_a_command_keeps_its_words_when_a_path_has_blanks():
     facts = h200(
-        {"torch.bytecode": False, "python.executable": "/my env/bin/python", "torch.folder": "/my env/lib/torch"}
+        {
+            "torch.bytecode": False,
+            "torch.bytecode_writable": False,
+            "python.executable": "/my env/bin/python",
+            "torch.folder": "/my env/lib/torch",
+        }
     )
     (line,) = [line for line in offered(facts) if "compileall" in line]
     assert shlex.split(line) == ["/my env/bin/python", "-m", "compileall", "-q", "/my env/lib"]

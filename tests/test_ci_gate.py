@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -103,6 +104,28 @@ def test_what_the_page_gives_the_action_are_inputs_of_it():
     )
     needed = {name for name, about in ACTION["inputs"].items() if about.get("required")}
     assert needed <= set(given) <= set(ACTION["inputs"])
+
+
+STAND_IN = """#!{python}
+import json, sys
+if sys.argv[1] == "compare":
+    open("words.json", "w").write(json.dumps(sys.argv[1:]))
+    open(sys.argv[sys.argv.index("--json") + 1], "w").write("x")
+else:
+    print("verdict  same\\n```\\n# mine\\n````")
+"""
+
+
+def test_every_line_of_an_input_counts_and_no_report_ends_its_block(runner):
+    (runner.temp.parent / "bin" / "dynotune").write_text(STAND_IN.format(python=sys.executable))
+    lines = {"candidate": "a=1\nb=2 c=3\n", "baseline": "\nd=4\ne=5", "options": "--margin 0.03\n--pairs 3\n"}
+    assert runner.acts(command="python train.py", **lines).returncode == 0
+    words = json.loads((runner.project / "words.json").read_text())
+    assert words[:4] == ["compare", "a=1", "b=2", "c=3"]
+    given = words[words.index("--margin") : words.index("--fail-on")]
+    assert given == ["--margin", "0.03", "--pairs", "3", "--baseline", "d=4", "--baseline", "e=5"]
+    summary = runner.text("STEP_SUMMARY").splitlines()
+    assert summary[2] == "`````text" and summary[-1] == "`````" and "# mine" in summary[3:-1]
 
 
 def test_a_gate_that_cannot_run_fails_and_writes_no_summary(runner):

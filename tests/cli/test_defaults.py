@@ -139,3 +139,25 @@ def _below(user):
     folder = user.cwd / "src"
     folder.mkdir()
     return folder
+
+
+def test_a_file_ends_no_command_when_a_limit_of_watch_stands_in_it(user):
+    user.write("dynotune.toml", '[watch]\nfail-on = ["stalled:1s"]\n')
+    done = user.types("watch", "--run-dir", str(user.runs), "--", sys.executable, "-c", "print(1)")
+    assert done.returncode == 2 and "--fail-on is not taken from a file" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("given", [".git", "dynotune.toml", "both"])
+def test_a_file_above_is_not_read_when_it_belongs_to_somebody_else(tmp_path, given):
+    below = tmp_path / "shared" / "mine"
+    below.mkdir(parents=True)
+    (below.parent / ".git").mkdir()
+    (below.parent / "dynotune.toml").write_text("[doctor]\nfail-on = 'low'\n")
+    assert [path.parent for path, *_ in defaults._tables(below)] == [below.parent]
+    for name in (".git", "dynotune.toml"):
+        if given in (name, "both"):
+            os.chown(below.parent / name, 61002, 61002)
+    assert list(defaults._tables(below)) == []
+    os.chown(below, 61002, 61002)  # a folder of the same user's, as a volume in a container
+    assert [path.parent for path, *_ in defaults._tables(below)] == [below.parent]

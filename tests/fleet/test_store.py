@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -327,6 +328,71 @@ def test_rows_of_any_size_and_type_are_said_to_be_damaged_and_the_others_listed(
         with pytest.raises(RecordError):
             store.take()
         assert leading(store).run("x", block(), lambda: None) is None
+
+
+def foreign(tmp_path, *statements: str) -> str:
+    """The URL of a database of another program."""
+    with sqlite3.connect(tmp_path / "foreign.db") as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+    return f"sqlite:///{tmp_path}/foreign.db"
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS name FROM n"
+
+
+def test_listing_refuses_and_changes_nothing_when_a_database_is_of_another_program(tmp_path):
+    url = foreign(tmp_path, "CREATE TABLE bookmarks (url TEXT)")
+    before = (tmp_path / "foreign.db").read_bytes()
+    with pytest.raises(UsageError, match="not of dynotune's studies"):
+        open_store(url, pytest.fail, reads_only=True)
+    with pytest.raises(StorageLost):
+        open_store(f"sqlite:///{tmp_path}/mistyped.db", pytest.fail, reads_only=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["foreign.db"]
+    assert (tmp_path / "foreign.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("reads_only", [True, False])
+@pytest.mark.parametrize("view", ["study", "worker", "dynotune_schema"])
+def test_a_view_in_place_of_a_table_is_refused_when_it_would_compute_forever(tmp_path, view, reads_only):
+    open_store(url := f"sqlite:///{tmp_path}/foreign.db", pytest.fail).__exit__()
+    foreign(tmp_path, f"DROP TABLE {view}", f"CREATE VIEW {view} AS {ENDLESS}")
+    with pytest.raises(UsageError, match=f"no table {view}"):
+        open_store(url, pytest.fail, reads_only=reads_only)
+
+
+def test_a_transaction_ends_when_a_foreign_database_computes_too_long(tmp_path, monkeypatch):
+    with open_store(f"sqlite:///{tmp_path}/foreign.db", pytest.fail) as store:
+        monkeypatch.setattr(storage, "LONGEST_TRANSACTION_S", -1.0)
+        with pytest.raises(StorageLost, match="interrupted"), store._transaction() as do:
+            do(f"SELECT max(name) FROM ({ENDLESS})")
+
+
+def test_an_interrupt_ends_a_transaction_when_a_foreign_database_computes(tmp_path):
+    url, previous = f"sqlite:///{tmp_path}/foreign.db", signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with open_store(url, pytest.fail) as store, pytest.raises(KeyboardInterrupt), store._transaction() as do:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            do(f"SELECT max(name) FROM ({ENDLESS})")
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_a_version_that_is_no_number_is_said_to_be_damaged(tmp_path):
+    open_store(url := f"sqlite:///{tmp_path}/foreign.db", pytest.fail).__exit__()
+    foreign(tmp_path, "UPDATE dynotune_schema SET version = 'newest'")
+    with pytest.raises(RecordError, match="version is not a number"):
+        open_store(url, pytest.fail)
+
+
+def test_one_row_that_is_no_text_is_warned_of_and_the_others_are_listed(tmp_path):
+    with entered(url := f"sqlite:///{tmp_path}/foreign.db"), entered(url, "t"):
+        foreign(tmp_path, "UPDATE study SET document = CAST(x'7b2261223a22ff227d' AS TEXT) WHERE name = 's'")
+    told = []
+    with open_store(url, told.append, reads_only=True) as store:
+        assert [study.name for study, _ in store.studies()] == ["t"]
+    assert len(told) == 1 and told[0].startswith("Study s: ")
 
 
 def _text(**fields) -> str:

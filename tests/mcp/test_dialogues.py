@@ -46,12 +46,14 @@ def server(tmp_path, monkeypatch) -> StdioServerParameters:
 
 def kept_job(number: int, answer: dict[str, Any], root: Path) -> str:
     """A job as it lies on the disk when it has ended with this answer; its id."""
-    folder = jobs.base() / f"kept-{number}"
+    folder = jobs.base() / f"20261129-0800{number:02d}-000-abcdef"
     folder.mkdir(parents=True)
-    (folder / "root").write_bytes(os.fsencode(root))
+    note = jobs.Note(root_digest=jobs._digest(root), subcommand=["diagnose"], command=[], pid=0, started_s=0.0)
+    write(folder / jobs.FILE, note)
     (folder / "report.txt").write_text(answer["report"], encoding="utf-8")
     (folder / "exit_code").write_text("0")
-    (folder / "answer.json").write_text(json.dumps({name: answer[name] for name in jobs._VERDICT if name in answer}))
+    names = jobs._Verdict.__struct_fields__
+    (folder / "answer.json").write_text(json.dumps({name: answer[name] for name in names if name in answer}))
     return folder.name
 
 
@@ -189,7 +191,7 @@ def test_every_tool_answers_the_official_client(server, tmp_path):
             return names, told
 
     names, told = anyio.run(talk)
-    assert names == {*asked, "job"}
+    assert names == {*asked, "job", "jobs"}
     assert [name for name, answer in told.items() if answer.is_error] == []
     states = {name: answer.structured_content["state"] for name, answer in told.items()}
     assert {states[name] for name in ("doctor", "explain", "knobs", "trace", "report")} == {"done"}

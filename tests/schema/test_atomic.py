@@ -100,22 +100,3 @@ def test_under_a_name_of_ours_a_link_is_replaced_and_its_file_stays(tmp_path):
         atomic.write(tmp_path / name, b"content", own_name=True)
         assert (tmp_path / name).read_text() == "content" and not (tmp_path / name).is_symlink()
     assert (tmp_path / "victim").read_text() == "mine"
-
-
-def test_only_ordinary_files_of_bounded_size_are_read_whole(tmp_path):
-    (tmp_path / "file").write_bytes(b"12345")
-    os.mkfifo(tmp_path / "pipe")
-    assert atomic.read(tmp_path / "file", 5) == b"12345"
-    with pytest.raises(OSError, match="larger than"):
-        atomic.read(tmp_path / "file", 4)
-    for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(OSError, match="not an ordinary file"):
-            atomic.read(path)
-
-
-def test_an_open_descriptor_is_read_though_it_is_a_pipe():
-    read, write = os.pipe()
-    os.write(write, b"piped")
-    os.close(write)
-    with os.fdopen(read, "rb"):
-        assert atomic.read(Path(f"/dev/fd/{read}")) == b"piped"

@@ -33,6 +33,16 @@ def test_a_process_is_called_by_its_part_in_the_first_look_that_knows_its_steps(
     assert called == [{os.getpid(): "program"}]
 
 
+def test_pipes_and_links_among_the_records_are_left_out_when_a_program_put_them_there(tmp_path, follower):
+    os.mkfifo(tmp_path / "process-99-0.rec")
+    (tmp_path / "process-98-0.rec").symlink_to("/dev/zero")
+    writer = Writer(str(tmp_path), {"watched": True})
+    writer.event(event="cycle", begin_s=0.5, step="step")
+    writer.step(1.0, 0.1, 4, 0)
+    follower.update(math.inf)
+    assert list(follower.ranks) == [os.getpid()]
+
+
 def sample(time_s, rate=WHY, *, comparable=True, ours=True, idle=()):
     processes = [
         GpuProcess(pid=10, name="python", ours=ours),

@@ -8,6 +8,7 @@ import json
 import shutil
 import socket
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,32 @@ def test_it_takes_nothing_but_gets_and_outlives_nonsense(server):
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "127.0.0.1:0"])
 def test_an_empty_token_is_none_and_is_refused(watcher, address):
-    with pytest.raises(UsageError, match="--token is empty"):
+    with pytest.raises(UsageError, match="The token is empty"):
         Server(address, watcher, token="")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:²", "127.0.0.1:" + "9" * 5000, "::1:0", "[::1]", "[", ":80", "a b"])
+def test_an_address_is_refused_when_it_has_no_host_or_no_port(watcher, address):
+    with pytest.raises(UsageError, match="is no address"):
+        Server(address, watcher)
+
+
+def test_the_loopback_of_ipv6_is_served_without_a_token(watcher):
+    try:
+        served = Server("[::1]:0", watcher)
+    except CannotRunHere as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    try:
+        with urllib.request.urlopen(f"{served.url}view.json", timeout=30) as answer:
+            assert answer.status == 200
+    finally:
+        served.close()
+    with pytest.raises(UsageError, match="other machines"):
+        Server("[::]:0", watcher)
+
+
+def test_a_time_that_is_no_number_is_answered_with_a_refusal(server):
+    assert asked(server, "/page.json?since=abc")[0] == 400
 
 
 def test_a_token_is_asked_for_where_one_was_given(watcher):

@@ -40,7 +40,7 @@ from dynotune.api.documents import (
     with_article,
 )
 from dynotune.api.notebook import load_ipython_extension
-from dynotune.schema import atomic, document, private, redaction
+from dynotune.schema import atomic, document, private, redaction, untrusted
 from dynotune.schema.errors import CommandFailed, UsageError, may_fail
 from dynotune.schema.run import Caches, Objective, Phase, RunSpec
 
@@ -262,7 +262,7 @@ def tune(
         folder, found = studies.tune(request, budget_s, watcher)
     if output is not None and found.recipe:
         with may_fail(f"write {output}", f"It is in {folder / RECIPE}.", UsageError):
-            atomic.write(Path(output), (folder / RECIPE).read_bytes())
+            atomic.write(Path(output), untrusted.read(folder / RECIPE))
     return shown(found)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from dynotune.schema import atomic, document
+from dynotune.schema import atomic, document, untrusted
 from dynotune.schema.errors import UsageError, from_elsewhere, may_fail
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def noun_of(file: Path) -> str:
     Raises UsageError if the file cannot be read, or its document has no report.
     """
     try:
-        schema = document.parse(atomic.read(file), document.Head).schema
+        schema = document.parse(untrusted.read(file), document.Head).schema
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}.", hint="Check that you may read it.") from error
     except ValueError as error:

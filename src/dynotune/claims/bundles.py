@@ -13,7 +13,7 @@ from dynotune.claims.ledger import all_claims
 from dynotune.claims.running import judged, program_hash
 from dynotune.measure.comparison import judge
 from dynotune.measure.live import facts_of
-from dynotune.schema import atomic, document
+from dynotune.schema import document, untrusted
 from dynotune.schema.claims import SETTLED, Bundle, Evidence
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import RecordError, StatisticsError, may_fail
@@ -49,7 +49,7 @@ def read(path: Path) -> tuple[Bundle, list[str]]:
     Raises RecordError if the file is damaged or edited, or a verdict does not follow from the measured values.
     """
     with may_fail(f"read {path}", "", RecordError):
-        raw = atomic.read(path, LARGEST_BYTES)
+        raw = untrusted.read(path, LARGEST_BYTES)
     bundle = document.decode(raw, Bundle, name=str(path))
     again = "Do not use it; make it again with dynotune claims run --output."
     if _digest(json.loads(raw.decode(errors="replace"))) != bundle.sha256:

@@ -23,7 +23,7 @@ import typer
 
 from dynotune.cli import completion, limits
 from dynotune.report import loudness
-from dynotune.schema.errors import CommandFailed, DynotuneError, UsageError
+from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, UsageError
 
 __all__ = ["command_of", "main", "with_command"]
 
@@ -81,8 +81,12 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
             raise
         error = limits.of_the_machine(error) or _of_the_parser(error, ours) or error
         code = error.exit_code if isinstance(error, DynotuneError) else INTERNAL_ERROR
-        with contextlib.suppress(OSError):
+        try:
             _explain(error)
+        except (OSError, MemoryError, ImportError):  # so few files or so little memory that even this fails
+            code = CannotRunHere.exit_code
+            with contextlib.suppress(OSError):
+                os.write(2, f"error: The system refused what dynotune needs.\nnext: {limits.HINT}\n".encode())
         _give_up_output()
     if sys.flags.inspect:
         # PYTHONINSPECT is for the command: our own interpreter would stay, and exit otherwise than it did.
@@ -258,7 +262,7 @@ def _explain(error: Exception) -> None:
     from rich.text import Text
 
     from dynotune.report import console
-    from dynotune.schema.redaction import redacted
+    from dynotune.text import quoting
 
     screen = console(stderr=True, soft_wrap=True, is_error=True)
     if not isinstance(error, DynotuneError):
@@ -269,7 +273,7 @@ def _explain(error: Exception) -> None:
     screen.print(Text.assemble(("error: ", "bold red"), _said(error.message)))
     if isinstance(error, CommandFailed):
         for line in error.last_lines:
-            screen.print(Text(f"  │ {redacted(line)}", style="dim"))
+            screen.print(Text(f"{quoting.OF_PROGRAM}{_said(line)}", style="dim"))
     if error.hint:
         screen.print(Text.assemble(("next: ", "bold"), _said(error.hint)))
 

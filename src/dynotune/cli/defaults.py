@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dynotune.schema import atomic
+from dynotune.schema import untrusted
 from dynotune.schema.errors import DynotuneError, UsageError
 
 LARGEST_BYTES = 1 << 18
@@ -25,6 +25,8 @@ _ACCEPTED = (
 )
 ACCEPTED = frozenset(_ACCEPTED.split())
 """Options that a project may set, in each subcommand that has the option, unless the option names a file there."""
+_REFUSED = frozenset({("watch", "--fail-on")})
+"""Options that mean more in one subcommand than elsewhere: `watch --fail-on` ends the command."""
 OF_RESUMED = ("--fail-on", "--lock")
 """Accepted options that also apply with --resume; a resumed measurement keeps its budget and all other options."""
 
@@ -61,7 +63,7 @@ def _of(
             if param is None:
                 what = f"option of dynotune {' '.join(above)}" if above else "subcommand"
                 raise UsageError(f"{key!r} is no {what}.", hint=_near(key, [*subcommands, *params]))
-            taken = _value(command, param, flag, value)
+            taken = _value(command, param, flag, value, above)
             if is_resumed and flag not in OF_RESUMED:
                 continue
             found[param.name] = taken
@@ -79,9 +81,10 @@ def _of(
     return found
 
 
-def _value(command: Any, param: Any, flag: str, value: Any) -> Any:
+def _value(command: Any, param: Any, flag: str, value: Any, above: tuple[str, ...]) -> Any:
     """Convert a value of the file to the option's type, with the checks for a typed value."""
-    if flag not in ACCEPTED or "FILE" in (param.metavar or ""):
+    is_refused = flag not in ACCEPTED or (*above, flag) in _REFUSED
+    if is_refused or "FILE" in (param.metavar or ""):
         raise UsageError(f"{flag} is not taken from a file.", hint="Type it on the command line.")
     if param.is_flag != isinstance(value, bool):
         raise UsageError(f"{flag} takes {'true or false' if param.is_flag else 'a value'}.")
@@ -104,15 +107,20 @@ def _names(key: str, line: str) -> bool:
 def _tables(cwd: Path) -> Iterator[tuple[Path, str, Any]]:
     """Yield each file with its text and table, the nearest first, up to the repository's root or the home folder.
 
-    Outside of a repository and the home folder, only `cwd` is searched. Raises UsageError if a file cannot be read.
+    Outside of a repository and the home folder, only `cwd` is searched. Above `cwd`, files and repositories count only
+    if they belong to this user, to root, or to the owner of `cwd`: anybody can put files into a shared folder above.
+
+    Raises UsageError if a file cannot be read.
     """
     folders, home = [cwd, *cwd.parents], os.path.expanduser("~")  # noqa: PTH111 - the other raises without a home
-    # A folder that may not be looked into has nothing to say; pathlib's own questions would raise there.
-    ends = (at for at, folder in enumerate(folders) if os.path.exists(folder / ".git") or str(folder) == home)  # noqa: PTH110
+    owners = {os.geteuid(), 0, _owner(cwd)} - {None}
+    ends = (at for at, folder in enumerate(folders) if _owner(folder / ".git") in owners or str(folder) == home)
     for folder in folders[: next(ends, 0) + 1]:
         for path in filter(os.path.isfile, (folder / "dynotune.toml", folder / "pyproject.toml")):
+            if folder != cwd and _owner(path) not in owners:
+                continue
             try:
-                raw = atomic.read(path, LARGEST_BYTES).decode()
+                raw = untrusted.read(path, LARGEST_BYTES).decode()
                 table: Any = tomllib.loads(raw)
             except (OSError, ValueError, RecursionError) as error:
                 if path.name == "dynotune.toml":
@@ -123,3 +131,11 @@ def _tables(cwd: Path) -> Iterator[tuple[Path, str, Any]]:
                 table = tools.get("dynotune") if isinstance(tools, dict) else None
             if isinstance(table, dict):
                 yield path, raw, table
+
+
+def _owner(path: Path) -> int | None:
+    """Return the user to whom a file belongs; None if there is none, or the folder may not be looked into."""
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return None

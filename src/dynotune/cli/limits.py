@@ -16,7 +16,7 @@ _SCARCE = {
     errno.ENOSPC: "a disk is full",
     errno.EDQUOT: "a disk's quota is used up",
 }
-_HINT = (
+HINT = (
     "See `ulimit -u` (processes), `ulimit -v` (memory), `ulimit -n` (open files), `free` and `df`; "
     "--debug shows at what it was."
 )
@@ -53,18 +53,28 @@ def of_the_machine(error: Exception) -> DynotuneError | None:
             return CannotRunHere(
                 "The working directory is gone.", hint="Change into a folder that is there (cd), and repeat."
             )
+        case FileNotFoundError() if str(error.filename).startswith("/proc/"):
+            return CannotRunHere(
+                f"dynotune reads /proc, and there is no {error.filename} here.",
+                hint="Mount /proc, as containers do: mount -t proc proc /proc.",
+            )
+        case FileNotFoundError() if "No usable temporary directory" in str(error):
+            why = "no folder for temporary files can be written (TMPDIR, /tmp)"
         case FileNotFoundError():
             return None
         case OSError():
             why = _SCARCE.get(error.errno or 0) or error.strerror or str(error)
             why += f": {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+        case BaseExceptionGroup():  # of the library that speaks the agents' protocol
+            inner = (of_the_machine(each) for each in error.exceptions if isinstance(each, Exception))
+            return next((found for found in inner if found is not None), None)
         case MemoryError():
             why = _SCARCE[errno.ENOMEM]
         case RuntimeError() if "can't start new thread" in str(error):
             why = _SCARCE[errno.EAGAIN]
         case _:
             return None
-    return CannotRunHere(f"The system refused what dynotune needs: {why}.", hint=_HINT)
+    return CannotRunHere(f"The system refused what dynotune needs: {why}.", hint=HINT)
 
 
 def _is_gone() -> bool:

@@ -10,31 +10,15 @@ from typing import Any
 import typer
 
 from dynotune.schema.errors import UsageError
+from dynotune.text import time_spans
 
 LONGEST_NAME = 100
 _UNITS_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_UNITS_S = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
-
-
-def seconds(text: str, option: str) -> float:
-    """Convert `90s`, `15m`, `15min` or `1.5h` to seconds.
-
-    Raises UsageError if the text is not a length of time, or has no unit.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)?", text.strip())
-    if match is None or float(match[1]) == 0:
-        raise UsageError(f"{option} {text} is not a length of time.", hint=f"For example {option} 90s or {option} 15m.")
-    if match[2] is None:
-        raise UsageError(
-            f"{option} {text} has no unit.",
-            hint=f"Say {option} {match[1]}s for seconds or {option} {match[1]}m for minutes.",
-        )
-    return float(match[1]) * _UNITS_S[match[2]]
 
 
 def seconds_of(param: typer.CallbackParam, value: str | None) -> float | None:
     """Convert the value of an option that is a length of time; used as the option's callback."""
-    return None if value is None else seconds(value, param.opts[0])
+    return None if value is None else time_spans.seconds(value, param.opts[0])
 
 
 def num_lanes(value: object) -> int:

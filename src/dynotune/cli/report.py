@@ -13,6 +13,7 @@ from dynotune.cli import completion
 from dynotune.cli.answers import say, show, write_bytes, write_json
 from dynotune.cli.options import Json, Storage, StudyName, check_json, opened, option
 from dynotune.cli.run_options import runs_folder
+from dynotune.schema import untrusted
 from dynotune.schema.errors import UsageError, from_elsewhere
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def report(
     if markdown == STDOUT and json == "-":
         raise UsageError("--markdown - and --json - both want standard output.", hint="Name a file for one of them.")
     if study:
-        with opened(storage) as store, from_elsewhere(study):
+        with opened(storage, reads_only=True) as store, from_elsewhere(study):
             kept = store.study(study)
             _tell(kept, json, html, markdown, recipe=_recipe_of(kept))
         return
@@ -106,8 +107,7 @@ def _recipe_beside(file: Path, study: Study) -> str:
     if not study.recipe or not path.is_file():
         return ""
     try:
-        with path.open("rb") as opened:
-            return opened.read(LONGEST_RECIPE_BYTES).decode(errors="replace")
+        return untrusted.piece(path, 0, LONGEST_RECIPE_BYTES).decode(errors="replace")
     except OSError as error:
         say(f"{path} cannot be read: {error.strerror}. The page goes without it.")
         return ""

@@ -54,10 +54,10 @@ def _is_typed_again(folder: Path, file: str) -> bool:
     `schema.resumption.completed` and `origin.refuse_foreign` report what is missing.
     """
     from dynotune.launch.process import origin
-    from dynotune.schema import atomic
+    from dynotune.schema import untrusted
 
     try:
-        raw = atomic.read(folder / file)
+        raw = untrusted.read(folder / file)
         return redaction.MARK.encode() in raw or any(origin.to_type(folder, raw))
     except (OSError, *CONTRADICTIONS):
         return False  # whoever reads it says what is wrong

@@ -132,7 +132,13 @@ def _folder(base: Path, settings: list[Setting]) -> Iterator[Path | None]:
         if said:
             with contextlib.suppress(OSError):
                 say(said)
-        yield folder
+        try:
+            yield folder
+        except DynotuneError:
+            if folder is not None:  # what is refused before the command starts leaves nothing
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            raise
 
 
 def say(text: str) -> None:

@@ -19,10 +19,10 @@ from dynotune.cli.options import Json, check_json, option
 from dynotune.cli.run_options import RunDir, runs_folder
 from dynotune.schema.errors import UsageError
 
-DOCUMENTS = (*IN_A_FOLDER, "precision.json", "run.json", "build.sh")
+DOCUMENTS = (*IN_A_FOLDER, "precision.json", "run.json", "build.sh", "job.json")
 NAME = re.compile(r"\d{8}-\d{6}-\d{3}-[0-9a-f]{6}")
 SUBCOMMANDS = {"study": "tune", "comparison": "compare", "observation": "diagnose", "startup": "startup time"}
-SUBCOMMANDS |= {"build": "plan"}  # plan.json is each agent's, too
+SUBCOMMANDS |= {"build": "plan", "job": "mcp"}  # plan.json is each agent's, too
 
 runs = typer.Typer(invoke_without_command=True, help=HELP_OF["runs"]["help"])
 
@@ -93,12 +93,12 @@ def _folders(base: Path) -> list[Path]:
 
 def _row(folder: Path, *, alive: bool) -> dict[str, Any]:
     from dynotune import launch
-    from dynotune.schema import atomic, document
+    from dynotune.schema import document, untrusted
 
     file = next((folder / name for name in DOCUMENTS if (folder / name).is_file()), folder / "run.json")
     found: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):  # damaged: it is listed all the same
-        found = document.parse(atomic.read(file), dict[str, Any])
+        found = document.parse(untrusted.read(file), dict[str, Any])
     run, verdict = found.get("run"), found.get("verdict")
     command = found.get("command") or (run.get("command") if isinstance(run, dict) else None)
     return {

@@ -14,7 +14,7 @@ def studies(storage: Storage = None, json: Json = None) -> None:
 
     check_json(json)
     rows = []
-    with opened(storage) as store:
+    with opened(storage, reads_only=True) as store:
         for study, num_workers in store.studies():
             state = "finished" if study.finished else "running" if num_workers else "stopped"
             command = words.command(study.run.command)

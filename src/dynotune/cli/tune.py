@@ -14,7 +14,7 @@ from dynotune.cli import answers, completion, options, resumption, run_options
 from dynotune.cli.option_values import one_of, seconds_of
 from dynotune.cli.options import Json, Margin, Resume, Storage, StudyName, option
 from dynotune.cli.run_options import runs_a_command
-from dynotune.schema import toml_text
+from dynotune.schema import toml_text, untrusted
 from dynotune.schema.errors import UsageError, may_fail
 from dynotune.schema.run import RunSpec
 
@@ -169,7 +169,7 @@ def _hand_over(folder: Path, study: Study, *, output: Path | None, report: Path 
 
     target = output or Path(RECIPE)
     if study.recipe and (folder / KEPT).exists():
-        if output is None and target.exists() and target.read_bytes() != (folder / KEPT).read_bytes():
+        if output is None and target.exists() and not _is_same(target, folder / KEPT):
             answers.say(f"{target} exists already and is left as it is; --output {target} replaces it.")
             target = folder / KEPT
             answers.say(f"Recipe: {target}")
@@ -183,11 +183,19 @@ def _hand_over(folder: Path, study: Study, *, output: Path | None, report: Path 
     return target
 
 
+def _is_same(target: Path, kept: Path) -> bool:
+    """Return whether the file at `target` has the content of `kept`; a file that cannot be read has not."""
+    try:
+        return untrusted.read(target) == untrusted.read(kept)
+    except OSError:
+        return False
+
+
 def _copy(source: Path, target: Path, option: str) -> None:
     from dynotune.schema import atomic
 
     with may_fail(f"write {target}", f"It is in {source}. Name another file with {option}.", UsageError):
-        atomic.write(target, source.read_bytes())
+        atomic.write(target, untrusted.read(source))
 
 
 def show(study: Study, json: str | None, *, recipe: Path) -> None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from dynotune.cli import command_of, completion, run
-from dynotune.cli.option_values import seconds
 from dynotune.cli.options import option
 from dynotune.cli.run_options import RunDir, Settings, StepFunction
 from dynotune.schema.errors import CannotRunHere, UsageError
+from dynotune.text import time_spans
 
 if TYPE_CHECKING:
     from dynotune.launch import Exit
@@ -53,7 +53,7 @@ def watch(
         """Make the watcher of a run folder and its outputs; the exit stack closes the outputs."""
         from dynotune.watch import Commands, RunWatcher, Server
 
-        made = RunWatcher(at, fail_on=limits)
+        made = RunWatcher(at, started=folder is None, fail_on=limits)
         stack.callback(made.follower.close)
         if on_alert is not None:
             made.show.append(Commands(on_alert, sys.stderr))
@@ -79,10 +79,11 @@ def _begin(watcher: Callable[..., RunWatcher], own: Path | None) -> Callable[[Ex
 
     if own is None:
         raise CannotRunHere("A run is watched through its folder, and there is none.", hint="Give --run-dir DIR.")
-    stack = contextlib.ExitStack()
-    log = stack.enter_context((own / LOG).open("a", encoding="utf-8", errors="backslashreplace"))
-    made = watcher(own, stack)
-    made.show.append(Lines(log))
+    with contextlib.ExitStack() as begun:
+        made = watcher(own, begun)
+        log = begun.enter_context((own / LOG).open("a", encoding="utf-8", errors="backslashreplace"))
+        made.show.append(Lines(log))
+        stack = begun.pop_all()
     run.say(f"watching: {own} (from another terminal: dynotune watch {own})")
     thread = threading.Thread(target=_watched, args=(made,), name="dynotune-watch", daemon=True)
     thread.start()
@@ -145,4 +146,4 @@ def _limit(text: str) -> tuple[str, float]:
     if name not in get_args(AlertId) or not time:
         alerts = ", ".join(get_args(AlertId))
         raise UsageError(f"--fail-on {text} is not ALERT:TIME.", hint=f"Alerts are {alerts}; e.g. stalled:5m.")
-    return name, seconds(time, f"--fail-on {name}:")
+    return name, time_spans.seconds(time, f"--fail-on {name}:")

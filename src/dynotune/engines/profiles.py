@@ -7,6 +7,7 @@ https://github.com/NVIDIA/TensorRT/blob/v11.1/include/NvInferRuntime.h
 """
 
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +19,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dynotune.schema import document
+from dynotune.schema import document, untrusted
 from dynotune.schema.engine_plan import Calls, EnginePlan, Profile, ShapeHistogram, Shapes
-from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
+from dynotune.schema.errors import CannotRunHere, RecordError, UsageError, may_fail
 from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
@@ -165,7 +166,9 @@ def declared_inputs(path: Path) -> dict[str, tuple[str, list[int | None]]]:
         import onnx
     except ImportError:
         raise CannotRunHere("ONNX models take the package onnx.", hint="pip install 'dynotune[onnx]'") from None
-    if path.stat().st_size > MOST_BYTES:
+    with may_fail(f"read {path}", "Give the file that the export wrote.", RecordError), untrusted.opened(path) as file:
+        num_bytes = os.fstat(file.fileno()).st_size
+    if num_bytes > MOST_BYTES:
         raise RecordError(f"{path} has over 2 GB.", hint="Export it again, with its weights in a file of their own.")
     try:
         onnx.checker.check_model(str(path))

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -38,7 +39,7 @@ LEASE_S = 60.0
 POLL_S = 0.5
 PATIENCE_S = 120.0
 """Retry a database that does not answer for at most this time, where the caller cannot go on without the database."""
-EXAMPLE = "For example --storage sqlite:///studies.db or --storage postgresql://user@host/database."
+EXAMPLE = "For example --storage sqlite:///studies.db or --storage postgresql://host/database."
 # Migrations in order, each applied once; never change one after its release. A block's `worker` will run it or runs it.
 MIGRATIONS = (
     """CREATE TABLE study (name TEXT PRIMARY KEY, asked TEXT NOT NULL, document TEXT NOT NULL,
@@ -47,11 +48,19 @@ MIGRATIONS = (
     """CREATE TABLE block (study TEXT, id TEXT, number INTEGER NOT NULL, document TEXT NOT NULL, worker TEXT NOT NULL,
            result TEXT, PRIMARY KEY (study, id))""",
 )
+TABLES = ("block", "dynotune_schema", "study", "worker")
+LONGEST_TRANSACTION_S = 60.0
+"""A transaction takes milliseconds. Anyone may have written the database, and a view in it may compute forever."""
+_LIMITS = "SET LOCAL idle_in_transaction_session_timeout = 60000; SET LOCAL statement_timeout = 60000"
 # Transactions are short and run one after another. Two that lock rows in different orders would wait for each other.
-_BEGIN = {
-    "sqlite": "BEGIN IMMEDIATE",
-    "postgresql": "SET LOCAL idle_in_transaction_session_timeout = 60000; SELECT pg_advisory_xact_lock(20261)",
+_BEGIN = {"sqlite": "BEGIN IMMEDIATE", "postgresql": f"{_LIMITS}; SELECT pg_advisory_xact_lock(20261)"}
+_BEGIN_READING = {"sqlite": "BEGIN", "postgresql": f"{_LIMITS}; SET TRANSACTION READ ONLY"}
+_KINDS = {
+    "sqlite": "SELECT name, type = 'table' AS is_table FROM sqlite_master",
+    "postgresql": "SELECT table_name AS name, table_type = 'BASE TABLE' AS is_table FROM information_schema.tables "
+    "WHERE table_schema = current_schema()",
 }
+_STEPS_BETWEEN_LOOKS = 100_000
 _DRIVER = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
 # Notice a server that vanished silently as soon as a server that refuses connections.
 _CONNECT: dict[str, dict[str, Any]] = {
@@ -66,17 +75,21 @@ _TEXT = "CAST(substr({}, 1, 67108864) AS TEXT)"
 """Select a document from the database. Anyone may have written it, so a longer text is cut here and refused later."""
 
 
-def open_store(url: str, warn: Callable[[str], None], *, lease_s: float = LEASE_S) -> Store:
+def open_store(url: str, warn: Callable[[str], None], *, lease_s: float = LEASE_S, reads_only: bool = False) -> Store:
     """Open the database and migrate its tables. `warn` gets one message when the database is lost.
 
+    Args:
+        reads_only: write nothing, and refuse a database without studies.
+
     Raises:
-        UsageError: the URL names neither SQLite nor PostgreSQL, or the database's driver is not installed.
+        UsageError: the URL names neither SQLite nor PostgreSQL, the database's driver is not installed, or the database
+            is of another program.
         CannotRunHere: the database cannot be reached, or a newer dynotune wrote it.
     """
     try:
         import sqlalchemy as sa
 
-        return Store(_engine(sa.make_url(url)), warn, lease_s)
+        return Store(_engine(sa.make_url(url), reads_only=reads_only), warn, lease_s, reads_only=reads_only)
     except ImportError as error:
         what = f"--storage needs {error.name}, which is not installed."
         raise UsageError(what, hint="pip install 'dynotune[storage]'") from error
@@ -85,7 +98,7 @@ def open_store(url: str, warn: Callable[[str], None], *, lease_s: float = LEASE_
         raise UsageError("--storage is not the URL of a database.", hint=EXAMPLE) from None
 
 
-def _engine(url: sa.URL) -> sa.Engine:
+def _engine(url: sa.URL, *, reads_only: bool = False) -> sa.Engine:
     """Raises ValueError: the SQLite file does not exist, or an unquoted password would end up in the host's name."""
     import sqlalchemy as sa
 
@@ -95,9 +108,37 @@ def _engine(url: sa.URL) -> sa.Engine:
         raise UsageError(f"--storage knows no {kind}.", hint=EXAMPLE)
     if "@" in (url.host or "") or (kind == "sqlite" and url.database in (None, "", ":memory:")):
         raise ValueError
+    if kind == "sqlite" and reads_only:  # a name that does not exist makes no file
+        path = Path(str(url.database)).absolute().as_uri()
+        url = url.set(database=path.replace("file://", "file:", 1), query={"mode": "ro", "uri": "true"})
     engine = sa.create_engine(url.set(drivername=_DRIVER[kind]), pool_pre_ping=True, connect_args=_CONNECT[kind])
-    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_BEGIN[kind]))
+    limit = _Limit()
+    if kind == "sqlite":
+        sa.event.listen(engine, "connect", limit.apply)
+    begin = (_BEGIN_READING if reads_only else _BEGIN)[kind]
+
+    def begun(connection: sa.Connection) -> None:
+        limit.begin()
+        connection.exec_driver_sql(begin)
+
+    sa.event.listen(engine, "begin", begun)
     return engine
+
+
+class _Limit:
+    """Limit of the time of a transaction with SQLite, which computes in this process, and would heed no Ctrl-C."""
+
+    def __init__(self) -> None:
+        self._until_s = math.inf
+
+    def begin(self) -> None:
+        self._until_s = time.monotonic() + LONGEST_TRANSACTION_S
+
+    def apply(self, connection: Any, record: object) -> None:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        # Text that is no UTF-8 is one row's damage: it is refused where the row is decoded.
+        connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+        connection.set_progress_handler(lambda: time.monotonic() > self._until_s, _STEPS_BETWEEN_LOOKS)
 
 
 class Store(contextlib.AbstractContextManager["Store"]):
@@ -106,26 +147,37 @@ class Store(contextlib.AbstractContextManager["Store"]):
     `behind`: true while the database lacks something that the study's folder has.
     """
 
-    def __init__(self, engine: sa.Engine, warn: Callable[[str], None], lease_s: float = LEASE_S) -> None:
+    def __init__(
+        self, engine: sa.Engine, warn: Callable[[str], None], lease_s: float = LEASE_S, *, reads_only: bool = False
+    ) -> None:
         self.me, self.behind = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}", False
         self._engine, self._warn, self._lease_s = engine, warn, lease_s
         self._study = self._folder = ""
         self._lost_s = -math.inf
         self._over = threading.Event()
+        self._reads_only = reads_only
         with self._transaction() as do:
-            do("CREATE TABLE IF NOT EXISTS dynotune_schema (version INTEGER NOT NULL)")
+            kinds = {row.name: bool(row.is_table) for row in do(_KINDS[engine.name]).all()}
+            if foreign := [name for name in TABLES if not kinds.get(name, not reads_only)]:
+                what = f"The database is not of dynotune's studies: it has no table {foreign[0]}."
+                raise UsageError(what, hint="Name the database that was given to dynotune tune --storage.")
+            if not reads_only:
+                do("CREATE TABLE IF NOT EXISTS dynotune_schema (version INTEGER NOT NULL)")
             version = do("SELECT max(version) FROM dynotune_schema").scalar() or 0
+            if not isinstance(version, int):
+                raise RecordError("The database's own version is not a number.")
             if version > len(MIGRATIONS):
                 what = f"A newer dynotune wrote this database: version {version}; this one knows {len(MIGRATIONS)}."
                 raise CannotRunHere(what, hint="Use that dynotune, or another database.")
-            for number, statements in enumerate(MIGRATIONS[version:], version + 1):
+            for number, statements in enumerate(() if reads_only else MIGRATIONS[version:], version + 1):
                 for statement in (*statements.split(";"), "INSERT INTO dynotune_schema VALUES (:number)"):
                     do(statement, number=number)
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
-        with suppress(StorageLost), self._transaction() as do:
-            do("DELETE FROM worker WHERE id = :me")
+        if not self._reads_only:
+            with suppress(StorageLost), self._transaction() as do:
+                do("DELETE FROM worker WHERE id = :me")
         self._engine.dispose()
 
     @contextlib.contextmanager
@@ -140,10 +192,13 @@ class Store(contextlib.AbstractContextManager["Store"]):
             known = {"me": self.me, "study": self._study, "lease_s": self._lease_s if is_sure else 1e12, **values}
             return connection.execute(text, {name: known[name] for name in text.compile().params})
 
+        began_s = time.monotonic()
         try:
             with self._engine.begin() as connection:
                 yield do
         except sa.exc.SQLAlchemyError as error:
+            if "interrupted" in str(error) and time.monotonic() - began_s < LONGEST_TRANSACTION_S:
+                raise KeyboardInterrupt from error  # Python drops what its handler raises inside SQLite's callback
             self._lost_s = time.monotonic()
             # The database's own message holds the statement with all values.
             reason = str(getattr(error, "orig", None) or type(error).__name__).strip().partition("\n")[0]
@@ -310,4 +365,4 @@ def _encoded(value: msgspec.Struct) -> str:
 
 def _decoded(text: str, type_: type[S]) -> S:
     """Raises RecordError: something else, or another version of dynotune, wrote the text."""
-    return document.decode(text.encode(), type_, name="What the database holds")
+    return document.decode(text.encode("utf-8", "surrogateescape"), type_, name="What the database holds")

@@ -10,12 +10,13 @@ def skill() -> str:
     return Path(__file__).with_name("SKILL.md").read_text(encoding="utf-8")
 
 
-def serve(root: Path, *, allow_run: bool) -> None:
+def serve(root: Path, *, allow_run: bool, longest_s: float) -> None:
     """Serve on standard input and output until they are closed.
 
     Args:
         root: the folder in and below which commands run and files are read, nowhere else.
         allow_run: let the agent start the user's commands.
+        longest_s: most time of a job, in seconds; a longer budget is refused.
 
     Raises:
         CannotRunHere: if the protocol's library is not installed.
@@ -31,6 +32,6 @@ def serve(root: Path, *, allow_run: bool) -> None:
         hint = "Install it with dynotune: pip install 'dynotune[mcp]'"
         raise CannotRunHere(f"The protocol's library is missing: {error.name}.", hint=hint) from error
     try:
-        server(root, allow_run=allow_run).run("stdio")
+        server(root, allow_run=allow_run, longest_s=longest_s).run("stdio")
     except* BrokenPipeError:
         pass  # the agent's host is gone: nobody reads on

@@ -7,7 +7,8 @@ import secrets
 import stat
 from pathlib import Path
 
-LARGEST_READ = 1 << 30
+from dynotune.schema import untrusted
+
 # Errors if the folder takes no new file, or if the file is itself a mount, as in containers: writing in place may work.
 _IN_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 
@@ -30,7 +31,7 @@ def write(path: Path, content: bytes, *, own_name: bool = False) -> None:
     mode = _mode(path, follow_symlinks=not own_name)
     if own_name and mode is not None and not stat.S_ISREG(mode):
         mode = None
-    if mode is not None and (not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or _is_descriptor(path)):
+    if mode is not None and (not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or untrusted.is_descriptor(path)):
         path.write_bytes(content)
         return
     if not own_name:
@@ -48,22 +49,6 @@ def write(path: Path, content: bytes, *, own_name: bool = False) -> None:
         if error.errno not in _IN_PLACE or mode is None or not stat.S_ISREG(mode):
             raise
         path.write_bytes(content)
-
-
-def read(path: Path, largest: int = LARGEST_READ) -> bytes:
-    """Read an ordinary file, or an open descriptor (/dev/stdin), of at most `largest` bytes.
-
-    Raises OSError: the file cannot be opened, is larger, or is a pipe or device, which may never end.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if _is_descriptor(path) else os.O_NONBLOCK))
-    with os.fdopen(descriptor, "rb") as file:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode) and not (stat.S_ISFIFO(mode) and _is_descriptor(path)):
-            raise OSError(errno.EINVAL, "it is not an ordinary file")
-        content = file.read(largest + 1)
-    if len(content) > largest:
-        raise OSError(errno.EFBIG, f"it is larger than {largest >> 20} MiB")
-    return content
 
 
 def probe(path: Path) -> None:
@@ -85,11 +70,6 @@ def probe(path: Path) -> None:
 def _beside(path: Path) -> Path:
     """Return an unused file name in the folder of `path`; nobody can predict the name and put a link there."""
     return path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.partial")
-
-
-def _is_descriptor(path: Path) -> bool:
-    """Return whether the path names a file descriptor that this process has open, such as /dev/stdout."""
-    return path.absolute().parts[1:2] in (("dev",), ("proc",))
 
 
 def _mode(path: Path, *, follow_symlinks: bool = True) -> int | None:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar, overload
 
 import msgspec
 
-from dynotune.schema import atomic, redaction
+from dynotune.schema import atomic, redaction, untrusted
 from dynotune.schema.errors import RecordError, may_fail
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -160,7 +160,7 @@ def read(path: Path, type_: type[T]) -> T:
     Raises RecordError: the file is missing, cut short, of another schema, or of a version this dynotune does not know.
     """
     with may_fail(f"read {path}", "", RecordError):
-        raw = atomic.read(path)
+        raw = untrusted.read(path)
     return decode(raw, type_, name=str(path))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dynotune.schema import atomic, document
+from dynotune.schema import atomic, document, untrusted
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.document import check_schema, in_words
 from dynotune.schema.errors import RecordError, UsageError, may_fail
@@ -126,7 +126,7 @@ def read(path: Path) -> Recipe:
     Raises RecordError: the file is missing, not TOML, or not a recipe of a known version.
     """
     try:
-        raw = atomic.read(path, LARGEST_BYTES)
+        raw = untrusted.read(path, LARGEST_BYTES)
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise RecordError(f"{path} is too large to be a recipe: more than {LARGEST_BYTES >> 10} KiB.") from error

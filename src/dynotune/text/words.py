@@ -1,14 +1,16 @@
 """Format numbers and verdicts as text for people. None is written as unknown, never as zero."""
 
 import re
-import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from dynotune.schema.attribution import Predicted
 from dynotune.schema.comparison import MOST_PAIRS, BaselineShift, BlocksAnswer, Comparison
 from dynotune.schema.run import Objective
 from dynotune.schema.setting import Setting
 from dynotune.text.exit_codes import ending as ending
+from dynotune.text.quoting import command as command
+from dynotune.text.quoting import plain as plain
+from dynotune.text.quoting import shell as shell
 
 UNKNOWN = "unknown"
 # Up to this ratio a percentage is easier to read than a factor.
@@ -249,45 +251,6 @@ def num_bytes(size: float | None) -> str:
         if size >= power:
             return f"{_threedigits(size / power)} {unit}"
     return f"{size:.0f} B"
-
-
-def plain(text: str, *, longest: int = 1000) -> str:
-    """Return `text` from an untrusted file, on one line and harmless to a terminal.
-
-    Unprintable characters (control characters, line ends, marks that turn the direction of writing) are escaped; text
-    beyond `longest` characters is cut.
-    """
-    if len(text) > longest:
-        text = text[: longest - 1] + "…"
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def shell(arguments: Iterable[str]) -> list[str]:
-    """Quote words for a shell; unprintable characters are escaped in the `$'…'` of bash and zsh."""
-    return list(map(_quoted, arguments))
-
-
-def _quoted(word: str) -> str:
-    if word.isprintable():
-        return shlex.quote(word)
-    return "$'" + "".join(_escaped(character) for character in word) + "'"
-
-
-def _escaped(character: str) -> str:
-    if character in "\\'":
-        return f"\\{character}"
-    if character.isprintable():
-        return character
-    is_byte = "\udc80" <= character <= "\udcff"
-    raw = character.encode(errors="surrogateescape" if is_byte else "surrogatepass")
-    return "".join(f"\\x{byte:02x}" for byte in raw)
-
-
-def command(arguments: Iterable[str]) -> str:
-    """Write a command on one line, which a shell reads as these arguments, byte for byte."""
-    return " ".join(shell(arguments))
 
 
 def settings(chosen: Sequence[Setting], *, separator: str = "\n") -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from dynotune.schema import untrusted
 from dynotune.schema.errors import UsageError
 from dynotune.trace.timeline import Timeline
 
@@ -85,7 +86,7 @@ def as_text(path: Path) -> str:
 def is_snapshot(path: Path) -> bool:
     """Return whether the file is a pickle, by its first bytes only. Raises UsageError: the file cannot be read."""
     try:
-        with path.open("rb") as file:
+        with untrusted.opened(path) as file:
             return path.suffix in SNAPSHOTS or file.read(1) == PICKLED
     except OSError as error:
         raise unreadable(str(path), error) from error
@@ -137,8 +138,8 @@ def _looks_like_a_trace(path: Path) -> bool:
     import zlib
 
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
+        with untrusted.opened(path) as file:
+            head = (gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file).read(HEAD_BYTES)
     except (OSError, EOFError, zlib.error):
         return True
     return b'"traceEvents"' in head or b'"ph"' in head or b'"schemaVersion"' in head

@@ -38,7 +38,7 @@ class Rank:
         self.num_steps = self.num_cycles = self.num_files = 0
         self.last_end_s: float | None = None
         self.longest_s = 0.0
-        self.stacks_by: int | None = None
+        self.stacks_by: Any = None  # what the record says, of any type
 
 
 class Follower:

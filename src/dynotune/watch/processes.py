@@ -1,20 +1,14 @@
 """The run's processes, second by second, and the state of their threads."""
 
-import contextlib
-import os
-import re
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from dynotune.schema.watch import ProcessView
 
-LOOKS, ANSWER_S = 10, 0.2
-NOT_THE_USERS = ("-packages/", "/lib/python", "/dynotune/agent/", "<frozen")
+LOOKS = 10
 ASKED = ("cpu_times", "io_counters", "memory_info", "name", "num_threads", "ppid", "status")
 
 
@@ -80,34 +74,3 @@ class Processes:
             rows += [row] if row else []
         self.rows = sorted(rows, key=lambda row: -(row.cores or 0.0))
         self._known = {row.pid: self._known[row.pid] for row in rows}
-
-    def kill(self) -> None:
-        """Kill the remaining processes, but no process that has reused the id of an ended process."""
-        for known in list(self._known.values()):
-            with contextlib.suppress(psutil.Error):
-                known.process.kill()
-
-
-def stacks(pid: int, number: int, folder: Path) -> list[str]:
-    """Return the position of each Python thread, requested by the signal that the process announced and still catches.
-
-    Each thread is described by its innermost call and its innermost line of user code; the main thread comes first.
-    """
-    with contextlib.suppress(OSError, StopIteration):
-        status = Path(f"/proc/{pid}/status").read_text().splitlines()
-        caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
-        if caught >> (number - 1) & 1:
-            path = folder / f"stacks-{pid}.txt"
-            begin = path.stat().st_size
-            os.kill(pid, number)
-            time.sleep(ANSWER_S)
-            threads = path.read_bytes()[begin:].decode(errors="replace").split("hread 0x")
-            return [_places(text) for text in reversed(threads[1:])]
-    return []
-
-
-def _places(text: str) -> str:
-    calls = re.findall(r'File "(.+)", line (\d+) in (.+)', text)
-    users = [call for call in calls if not any(part in call[0] for part in NOT_THE_USERS)]
-    shown = dict.fromkeys([*calls[:1], *users[:1]])
-    return " in ".join(f"{Path(file).name}({line}): {name}" for file, line, name in shown)

@@ -3,6 +3,8 @@
 import hmac
 import ipaddress
 import math
+import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -41,24 +43,23 @@ class Server:
     """
 
     def __init__(self, address: str, watcher: RunWatcher, *, token: str | None = None) -> None:
-        host, _, port = address.rpartition(":")
+        host, port = _parsed(address)
         self.host = host
-        if not port.isdigit() or int(port) > 65535 or not host:
-            raise UsageError(f"--serve {address} is no address.", hint="For example --serve 127.0.0.1:8000.")
         if token is not None and not token.strip():
-            raise UsageError("--token is empty.", hint="Give a word that nobody guesses.")
+            raise UsageError("The token is empty.", hint="Give a word that nobody guesses.")
         if not _is_loopback(self.host) and token is None:
             raise UsageError(
                 f"{self.host} can be reached from other machines, and there is no token.",
-                hint="Give --token WORD, or serve 127.0.0.1 and reach it through ssh -L.",
+                hint="Give a token (--token), or serve 127.0.0.1 and reach it through ssh -L.",
             )
         self._token, self._watcher, self._asked_s = token, watcher, -math.inf
         request: Any = type("_Asked", (_Request,), {"answer": staticmethod(self._answer)})
         taken = "Another program has this port: take another one, or 0 for any that is free."
         with may_fail(f"serve {address}", taken):
-            self._http = _Http((self.host, int(port)), request)
+            self._http = (_Http6 if ":" in host else _Http)((host, port), request)
         self.port = int(self._http.server_address[1])
-        self.url = f"http://{host}:{self.port}/" + (f"?token={token}" if token else "")
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self.port}/" + (f"?token={token}" if token else "")
         threading.Thread(target=self._http.serve_forever, name="dynotune-serve", daemon=True).start()
 
     def close(self) -> None:
@@ -77,7 +78,11 @@ class Server:
         if path == "/":
             return 200, "text/html", html.live().encode()
         if path in ("/view.json", "/page.json"):
-            return 200, "application/json", self._json(query.get("since", ["-inf"])[0] if "page" in path else None)
+            try:
+                since_s = float(query.get("since", ["-inf"])[0])
+            except ValueError:
+                return 400, "text/plain", b"since is a time in seconds.\n"
+            return 200, "application/json", self._json(since_s if path == "/page.json" else None)
         if path == "/metrics":
             try:
                 return 200, "text/plain; version=0.0.4", metrics(self._watcher)
@@ -85,13 +90,13 @@ class Server:
                 return 501, "text/plain", f"{error.message} {error.hint}\n".encode()
         return 404, "text/plain", b"There are /, /view.json, /page.json and /metrics.\n"
 
-    def _json(self, since: str | None) -> bytes:
-        """Write the view; for a page, with its tables and the values to plot from `since` on."""
+    def _json(self, since_s: float | None) -> bytes:
+        """Write the view; for a page, with its tables and the values to plot from `since_s` on."""
         if self._watcher.view is None:
             return b"{}"
         found: Any = document.without_secrets(self._watcher.view)
-        if since is not None:
-            self._asked_s, series = time.monotonic(), self._watcher.series(float(since))
+        if since_s is not None:
+            self._asked_s, series = time.monotonic(), self._watcher.series(since_s)
             shown = {"tables": columns.tables(found), "unknown": columns.unknown(found)}
             found = {"view": found, "series": series, **shown}
         return document.encode(found, indent=0)
@@ -117,6 +122,10 @@ class _Http(ThreadingHTTPServer):
         """Ignore clients that disconnected or sent nonsense; the terminal is the command's."""
 
 
+class _Http6(_Http):
+    address_family = socket.AF_INET6
+
+
 class _Request(BaseHTTPRequestHandler):
     timeout = PATIENCE_S
     answer: Any
@@ -131,6 +140,16 @@ class _Request(BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         """Print nothing: the terminal is the command's."""
+
+
+def _parsed(address: str) -> tuple[str, int]:
+    """Return host and port of HOST:PORT, [HOST]:PORT for IPv6. Raises UsageError: it is neither."""
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.%\w]+)\]|([^\[\]:]+)):([0-9]{1,5})", address, re.ASCII)
+    if found is None or int(found[3]) > 65535:
+        raise UsageError(
+            f"--serve {address} is no address.", hint="For example --serve 127.0.0.1:8000, or --serve '[::1]:8000'."
+        )
+    return found[1] or found[2], int(found[3])
 
 
 def _is_loopback(host: str) -> bool:

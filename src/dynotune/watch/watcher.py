@@ -20,7 +20,7 @@ from dynotune.schema.watch import Alert, Mark, StepTimes, View
 from dynotune.text import words
 from dynotune.watch.analysis import MINUTE_S, Analysis, Change, Look, Moment, sentence
 from dynotune.watch.follower import Follower, Rank
-from dynotune.watch.processes import stacks
+from dynotune.watch.signals import kill, stacks
 
 EVERY_S, UNSTEPPED_S, GRACE_S = 1.0, 60.0, 10.0
 MOST_PROCESSES = 48
@@ -31,10 +31,15 @@ MOST_AT_ONCE, MOST_DETAILS = 4, 64
 class RunWatcher:
     """Watches the run in `folder`, until the run is over or `stop` is called.
 
-    `fail_on`: from the id of an alert to the seconds that it may last.
+    A watcher that joined the run of another process only reads: it signals no process.
+
+    Args:
+        started: whether this process started the run.
+        fail_on: from the id of an alert to the seconds that it may last.
     """
 
-    def __init__(self, folder: Path, *, fail_on: Mapping[str, float] | None = None) -> None:
+    def __init__(self, folder: Path, *, started: bool = False, fail_on: Mapping[str, float] | None = None) -> None:
+        self.started = started
         self.follower, self.analysis = Follower(folder), Analysis()
         self.show: list[Callable[[View], None]] = []
         self.view: View | None = None
@@ -51,9 +56,11 @@ class RunWatcher:
 
     def end_command(self) -> None:
         """End the command as by `kill`; after ten seconds, kill each of its remaining processes."""
+        if not self.started:
+            raise ValueError("the command of a joined run is not this process's to end")
         os.kill(os.getpid(), signal.SIGTERM)
         if not self._stopping.wait(GRACE_S):
-            self.follower.processes.kill()
+            kill(self.follower.pids(), self.follower.folder)
 
     def run(self) -> None:
         """Update the displays each second, until the run is over, an alert lasts too long, or `stop` is called."""
@@ -168,10 +175,11 @@ class RunWatcher:
         return [alert for _, alert in self._alerted.values()]
 
     def _details(self) -> list[str]:
-        """Return what each thread is doing, and the state of loader workers."""
+        """Return what each thread is doing, if this process started the run, and the state of loader workers."""
         found = []
         for rank in self.follower.ranks.values():
-            threads = stacks(rank.pid, rank.stacks_by, self.follower.folder) if rank.stacks_by else []
+            is_asked = self.started and isinstance(rank.stacks_by, int)
+            threads = stacks(rank.pid, rank.stacks_by, self.follower.folder) if is_asked else []
             found += [f"rank {rank.name}, thread {number}: {places}" for number, places in enumerate(threads, 1)]
         workers = [row for row in self.follower.processes.rows if row.role.startswith("worker")]
         return [*found, *(f"{row.role} ({row.pid}): {row.state}" for row in workers)]

@@ -46,6 +46,57 @@ def write(folder, files):
         (folder / name).write_text(text)
 
 
+@pytest.mark.parametrize("now", ["link", "folder"])
+def test_a_revision_is_shown_when_a_link_of_it_is_a_folder_elsewhere(cwd, tmp_path, now):
+    """And a file outside of the folder to which the link leads stays."""
+    if (reason := sandbox.available(cwd, tmp_path / "any")) is not None:
+        pytest.skip(f"no copy-on-write view here: {reason}")
+    outside = tmp_path / "outside"
+    write(outside, {"x": "not of the repository"})
+
+    def has(kind):
+        if kind == "link":
+            (cwd / "d").symlink_to(outside)
+        else:
+            write(cwd, {"d/x": "of the repository"})
+        git(cwd, "add", "--all")
+        git(cwd, "commit", "--quiet", "--message", kind)
+
+    git(cwd, "init", "--quiet", "--initial-branch=main", ".")
+    has("folder" if now == "link" else "link")
+    git(cwd, "branch", "old")
+    git(cwd, "rm", "-r", "--quiet", "d")
+    has(now)
+    found = revision.find(cwd, "old")
+    revision.export(found, tmp_path / "files")
+    code = "import os; print(os.path.islink('d'), open('d/x').read())"
+    seed = Seed(found.root, tmp_path / "files", found.gone)
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    command = [sys.executable, "-c", code]
+    with start(command, env=dict(os.environ), cwd=cwd, run_dir=run_dir, sandbox="auto", seed=seed) as launched:
+        assert launched.wait(60).code == 0
+    said = {"link": "False of the repository\n", "folder": "True not of the repository\n"}
+    assert (run_dir / "stdout").read_text() == said[now]
+    assert (outside / "x").read_text() == "not of the repository"
+
+
+def test_git_runs_no_hook_and_no_monitor_of_the_repository(cwd):
+    git(cwd, "init", "--quiet", "--initial-branch=main", ".")
+    write(cwd, {"code.py": "old"})
+    git(cwd, "add", "--all")
+    git(cwd, "commit", "--quiet", "--message", "old")
+    write(cwd, {"code.py": "new"})
+    hook = cwd / ".git" / "hooks" / "post-index-change"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\ntouch hook-ran\n")
+    hook.chmod(0o755)
+    git(cwd, "config", "core.fsmonitor", "touch monitor-ran; false")
+    found = revision.find(cwd, "HEAD")
+    revision.export(found, cwd.parent / "files")
+    assert not list(cwd.glob("*-ran")) and found.differing == ["code.py"]
+
+
 @pytest.fixture
 def repository(cwd):
     """`old` and the working tree differ in every way that files can; `data` is not tracked."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dynotune.launch import start
+from dynotune.launch import Exit, start
 from dynotune.launch.process import launcher, processes
 from dynotune.schema.errors import CannotRunHere
 
@@ -135,10 +135,11 @@ def test_a_supervisor_told_to_end_ends_everything(python, measures, marked, run_
     assert dynotune.wait(120) == 0
 
 
-def test_a_command_that_kills_its_process_group_hits_only_its_own(python, marked, run_dir, cwd):
-    code = "import os, signal\nos.killpg(0, signal.SIGTERM)"
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_command_that_kills_its_process_group_hits_only_its_own(python, marked, run_dir, cwd, number):
+    code = f"import os\nos.killpg(0, {number:d})"
     with start(python(code), env=marked.env, cwd=cwd, run_dir=run_dir) as launched:
-        assert launched.wait(120).signal == signal.SIGTERM
+        assert launched.wait(120).signal == number
 
 
 def test_processes_that_fork_faster_than_one_looks_are_all_ended(python, marked, run_dir, cwd):
@@ -210,7 +211,7 @@ class Messages:
         print(message["failed"], message["errno"])
 
 order = {
-    "command": ["./job"], "executable": sys.argv[1], "env": {}, "cwd": "/", "own_session": False, "view": None,
+    "command": ["./job"], "executable": sys.argv[1], "env": {}, "cwd": "/", "own_group": False, "view": None,
     "ignored": [], "blocked": [], "nice": 0, "end_the_rest": True,
 }
 print(supervisor.Supervisor(order, Messages(), Inbox()).start())
@@ -224,3 +225,55 @@ def test_a_command_that_failed_to_start_and_was_reaped_with_the_signals_is_told(
     words = [sys.executable, "-c", ENDS_BEFORE_SIGNALS_ARE_TAKEN, str(job)]
     found = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert (found.stdout.split(), found.returncode) == (["exec", "2", "False"], 0), found.stderr
+
+
+@pytest.mark.parametrize("call", ["os.setsid()", "os.setpgid(0, 0)", "os.setpgrp()"])
+def test_a_command_begins_a_session_or_a_group_when_it_asks_for_one(cwd, run_dir, call):
+    code = f"import os\n{call}\nprint(os.getpgrp() == os.getpid())"
+    with start([sys.executable, "-c", code], env=dict(os.environ), cwd=cwd, run_dir=run_dir) as launched:
+        assert launched.wait(60) == Exit(code=0), (run_dir / "stderr").read_text()
+    assert (run_dir / "stdout").read_text() == "True\n"
+
+
+def test_a_command_is_a_member_of_its_group_and_session_when_it_starts(cwd, run_dir):
+    code = "import os; print(os.getpid() in (os.getpgrp(), os.getsid(0)), os.getpgrp() == os.getsid(0))"
+    with start([sys.executable, "-c", code], env=dict(os.environ), cwd=cwd, run_dir=run_dir) as launched:
+        assert launched.wait(60) == Exit(code=0)
+    assert (run_dir / "stdout").read_text() == "False False\n"
+
+
+def test_processes_of_other_sessions_and_groups_are_ended_when_the_command_ends(cwd, run_dir):
+    code = """
+import os, signal, time
+def stays(call):
+    read, write = os.pipe()
+    if os.fork() == 0:
+        call()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if os.fork():
+            os._exit(0)
+        print(os.getpid(), flush=True)
+        os.close(write)
+        time.sleep(1000)
+    os.close(write)
+    os.read(read, 1)
+for call in (os.setsid, os.setpgrp, lambda: None):
+    stays(call)
+os.setsid()
+"""
+    with start([sys.executable, "-c", code], env=dict(os.environ), cwd=cwd, run_dir=run_dir) as launched:
+        assert launched.wait(60) == Exit(code=0)
+    pids = [int(line) for line in (run_dir / "stdout").read_text().split()]
+    assert len(pids) == 3 and not any(processes.read(pid) for pid in pids)
+
+
+def test_processes_are_ended_when_the_supervisor_is_killed_after_the_command_began_a_session(cwd, run_dir):
+    code = "import os, time\nos.setsid()\nif os.fork(): print('up', flush=True)\ntime.sleep(1000)"
+    with start([sys.executable, "-c", code], env=dict(os.environ), cwd=cwd, run_dir=run_dir) as launched:
+        until(lambda: "up" in (run_dir / "stdout").read_text(), "the session")
+        pids = launched.tree_pids()
+        os.kill(launched._supervisor.pid, signal.SIGKILL)
+        with pytest.raises(CannotRunHere, match="has ended by signal 9"):
+            launched.wait(60)
+    left = [process for process in map(processes.read, pids) if process is not None and process.state not in "ZX"]
+    assert len(pids) == 2 and not left

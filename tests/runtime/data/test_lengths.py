@@ -85,6 +85,12 @@ def test_batches_of_one_step_cost_all_ranks_about_the_same():
         assert max(costs) <= 1.35 * min(costs)
 
 
+@pytest.mark.parametrize("state", [{}, None, [], {"plan": 1}, {"plan": "x", "epoch": 0, "num_batches": 0}])
+def test_a_state_is_refused_when_no_sampler_made_it(state):
+    with pytest.raises(InputError, match="no state of a LengthBatchSampler"):
+        LengthBatchSampler([1, 2, 3], batch_size=2).load_state_dict(state)
+
+
 def test_no_sequence_gives_no_batch():
     for sampler in of_all_ranks([], 2, batch_size=4):
         assert (len(sampler), list(sampler)) == (0, [])

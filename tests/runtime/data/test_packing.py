@@ -93,3 +93,9 @@ def test_a_causal_model_of_transformers_passes_only_without_the_cache_that_makes
     model.config.use_cache = True
     with pytest.raises(NumericsError, match="mixes"):
         check_packing(model, SAMPLES)
+
+
+@pytest.mark.parametrize("samples", [[{"input_ids": [1], "a": [1]}, {"input_ids": [1]}], [{"input_ids": [1]}, {}]])
+def test_samples_are_refused_when_their_keys_differ(samples):
+    with pytest.raises(InputError, match=r"keys|input_ids"):
+        pack(samples)

@@ -11,6 +11,7 @@ from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import FRESH_CACHES, Compilation
 from dynotune.schema.trace_summary import Place
+from dynotune.text import words
 
 FLAGS = TABLES["debugs"]
 COMPILE_CACHES = TABLES["forgets"]
@@ -125,7 +126,7 @@ def bytecode_not_kept(view: ObservationView) -> Judgements:
     folder, python = view.fact_or_none("torch.folder"), view.fact_or_none("python.executable")
     packages = str(folder).rpartition("/")[0] if folder else ""
     way = f"Unset {name}" if refused else "Let PYTHONPYCACHEPREFIX name a folder that lasts"
-    compiles = [f"{python} -m compileall -q {packages}"] if packages and python else []
+    compiles = [words.command([str(python), "-m", "compileall", "-q", packages])] if packages and python else []
     yield Judgement(
         severity="low" if machine.is_watched(view) else "medium",
         evidence=view.variable_evidence(name) if refused else ["there are none, and their folder is not writable"],

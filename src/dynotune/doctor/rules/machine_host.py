@@ -86,8 +86,9 @@ def numa_remote(view: ObservationView) -> Judgements:
     unbound = [gpu for gpu, num in num_near.items() if 0 < num < len(usable)]
     if not far and not unbound:
         return
-    node = view.fact_or_none(f"{(far or unbound)[0]}.numa_node")
-    bind = f"numactl --cpunodebind={'N' if node is None else node} --membind={'N' if node is None else node} python …"
+    number = view.number_or_none(f"{(far or unbound)[0]}.numa_node")
+    node = "N" if number is None else f"{number:g}"
+    bind = f"numactl --cpunodebind={node} --membind={node} python …"
     yield Judgement(
         severity="medium" if far else "low",
         claim="All usable processors are far from the GPU."

@@ -15,7 +15,7 @@ import msgspec
 
 from dynotune import knobs
 from dynotune.probe.facts import mounts
-from dynotune.schema import atomic
+from dynotune.schema import atomic, untrusted
 from dynotune.schema.cache_pack import is_compilers
 from dynotune.schema.caches import Cache, CacheName, Growth
 from dynotune.schema.errors import may_fail
@@ -39,6 +39,7 @@ _PASSING_FOLDERS = re.compile(r"locks|tmp\.pid_.*|\.dynotune-.*|dt-[0-9a-f]{16}|
 _BOOKS: dict[CacheName, Collection[str]] = {"cuda": {"index"}}
 NUM_KINDS = 3
 VARIABLES_FILE = "environment.sh"
+LARGEST_VARIABLES_BYTES = 1 << 20
 
 
 class Place(NamedTuple):
@@ -85,7 +86,8 @@ def read_variables(folder: Path) -> dict[str, str] | None:
     """
     try:
         words = shlex.split(
-            (folder / VARIABLES_FILE).read_text(encoding="utf-8", errors="surrogateescape"), comments=True
+            untrusted.read(folder / VARIABLES_FILE, LARGEST_VARIABLES_BYTES).decode("utf-8", "surrogateescape"),
+            comments=True,
         )
     except (OSError, ValueError):
         return None

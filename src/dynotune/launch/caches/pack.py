@@ -20,7 +20,7 @@ from dynotune import __version__
 from dynotune.launch.caches import contents
 from dynotune.launch.caches.contents import Place
 from dynotune.launch.process import temporary_folder
-from dynotune.schema import document
+from dynotune.schema import document, untrusted
 from dynotune.schema.cache_pack import (
     MANIFEST_NAME,
     MOST_FILES,
@@ -137,13 +137,12 @@ def _copy(path: Path, spool: IO[bytes]) -> tuple[int, str] | str:
     for _ in range(TRIES):
         try:
             # Never follow a link, and never wait for the other end of a pipe.
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with untrusted.opened(path, link=False) as file:
+                found = _copied(file, spool)
         except FileNotFoundError:
             return "it was gone when it was read"
         except OSError as error:
             return f"it cannot be read: {error.strerror}"
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            found = _copied(file, spool)
         if not isinstance(found, str):
             spool.seek(0)
             break

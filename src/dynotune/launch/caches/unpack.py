@@ -29,7 +29,7 @@ from dynotune.launch.caches.contents import Place
 from dynotune.launch.caches.pack import member_name
 from dynotune.launch.process import temporary_folder
 from dynotune.probe.facts import mounts
-from dynotune.schema import document
+from dynotune.schema import document, untrusted
 from dynotune.schema.cache_pack import (
     MANIFEST_NAME,
     MOST_MANIFEST_BYTES,
@@ -62,12 +62,9 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 
     Raises RecordError: the file does not exist, or is not a regular file.
     """
-    with may_fail(f"read {path}", "", RecordError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise RecordError(f"{path} is not an ordinary file.", hint="Give the file that dynotune startup pack wrote.")
-    with os.fdopen(descriptor, "rb") as file:
+    with contextlib.ExitStack() as stack:
+        with may_fail(f"read {path}", "Give the file that dynotune startup pack wrote.", RecordError):
+            file = stack.enter_context(untrusted.opened(path))
         yield file
 
 
@@ -273,7 +270,7 @@ def _extract(archive: tarfile.TarFile, manifest: Manifest, staged: Mapping[Cache
     # Check after the last file, because on a file system that ignores case one file may have replaced another.
     for listed in manifest.files:
         if folder := staged.get(listed.cache):
-            with (folder / listed.path).open("rb") as file:
+            with untrusted.opened(folder / listed.path, link=False) as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != listed.sha256:
                     raise hostile(name, f"{listed.path!r} is not what its manifest says")
 
@@ -302,7 +299,7 @@ def _relocate(staged: Path, target: Path) -> None:
         if GROUP.fullmatch(Path(path).name) is None or status.st_size > LARGEST_GROUP_BYTES:
             continue
         try:
-            found = json.loads((staged / path).read_bytes())
+            found = json.loads(untrusted.read(staged / path, LARGEST_GROUP_BYTES, link=False))
         except (ValueError, RecursionError):
             continue
         if isinstance(found, dict) and isinstance(children := found.get("child_paths"), dict):
@@ -386,4 +383,4 @@ def _refuse_foreign(cache: CacheName, target: Path) -> None:
 def _keeps_its_index(staged: Path, target: Path) -> bool:
     """Tell whether the existing cache must stay unchanged: the index of the CUDA driver's cache cannot be merged."""
     there, new = target / CUDA_INDEX, staged / CUDA_INDEX
-    return there.exists() and new.exists() and there.read_bytes() != new.read_bytes()
+    return there.exists() and new.exists() and untrusted.read(there) != untrusted.read(new)

@@ -69,10 +69,11 @@ def start(
 ) -> Launched:
     """Start `command` and return as soon as the command runs.
 
-    A captured command gets the streams of `run_folder.captured`, with output in files there, and its own
-    session. `{run_dir}` in its arguments becomes a folder in the run folder, and all of the command's processes are
-    ended when the command ends. A command that is not captured gets dynotune's descriptors and process group and
-    unchanged arguments, and its background processes go on.
+    A captured command gets the streams of `run_folder.captured`, with output in files there, and a session and a
+    process group of its own, of which it is a plain member, as in a shell's script. `{run_dir}` in its arguments
+    becomes a folder in the run folder, and all of the command's processes are ended when the command ends. A command
+    that is not captured gets dynotune's descriptors and process group and unchanged arguments, and its background
+    processes go on.
 
     The calling process becomes a subreaper, so that even a killed supervisor leaves no orphan. The command inherits
     ignored signals and the signal mask, except for SIGPIPE and SIGXFSZ: Python ignores SIGPIPE and SIGXFSZ at its
@@ -105,7 +106,7 @@ def start(
         "cwd": str(cwd),
         "ignored": _ignored_signals(),
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-        "own_session": capture,
+        "own_group": capture,
         "end_the_rest": capture,
         "nice": nice,
         "view": None,
@@ -361,8 +362,9 @@ class Launched:
             time.sleep(_LOOK_AGAIN_S)
 
     def _is_ours(self, process: processes.Process, mark: bytes) -> bool:
-        own_session = self._order["own_session"] and self.pid != 0 and process.session == self.pid
-        return own_session or processes.environment_holds(process.pid, mark)
+        # The supervisor of a captured command leads the session of the command.
+        in_session = self._order["own_group"] and process.session == self._supervisor.pid
+        return in_session or processes.environment_holds(process.pid, mark)
 
 
 def _start_supervisor(run_dir: Path | None, lease: Lease) -> tuple[subprocess.Popen[bytes], Messages]:

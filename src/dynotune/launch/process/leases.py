@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dynotune.launch.process import overlay, processes
-from dynotune.schema import private
+from dynotune.schema import private, untrusted
 
 MARK = "DYNOTUNE_RUN"
 PREFIX = "dt-"
@@ -184,7 +184,7 @@ def _end_marked(token: str, run_dir: str) -> int:
 def _is_held(run_dir: str, *, but: str) -> bool:
     """Tell whether a living run uses the folder."""
     for path in _folder().glob("*.json"):
-        with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
+        with contextlib.suppress(OSError, ValueError), untrusted.opened(path, link=False) as file:
             if path.stem != but and json.loads(file.read()).get("run_dir") == run_dir:
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

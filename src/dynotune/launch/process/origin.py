@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dynotune import knobs
-from dynotune.schema import atomic, document, private, redaction
+from dynotune.schema import atomic, document, private, redaction, untrusted
 from dynotune.schema.errors import UsageError
 from dynotune.schema.run import RunSpec
 from dynotune.schema.setting import Setting
@@ -112,7 +112,7 @@ def _nested(tree: Any) -> Iterator[Setting]:
 def _read(folder: Path) -> _Origin | None:
     """Read the content that the mark in the folder covers; None if the mark is missing or made by another user."""
     try:
-        origin = document.parse((folder / FILE).read_bytes(), _Origin)
+        origin = document.parse(untrusted.read(folder / FILE, link=False), _Origin)
         expected = _mark_of(origin, _key())
     except (OSError, ValueError):
         return None
@@ -142,8 +142,8 @@ def _key() -> bytes:
             os.link(made, path)
         finally:
             made.unlink()
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-        key = file.read()
+    with untrusted.opened(path, link=False) as file:
+        key = file.read(_KEY_BYTES + 1)
         status = os.fstat(file.fileno())
         if len(key) != _KEY_BYTES or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise OSError(f"{path} is no key of this user")

@@ -89,6 +89,20 @@ def environment_holds(pid: int, entry: bytes) -> bool:
         return False
 
 
+def started_here(pid: int, folder: os.PathLike[str]) -> Process | None:
+    """Return the process if this process started it, as one of the run in `folder`; None if that is not proved.
+
+    The proof: the process was started with `DYNOTUNE_RUN` of that folder, and not before this process. The process that
+    had the id at the first look has it still at the last, so `send` reaches it or nobody.
+    """
+    process, ours = read(pid), read(os.getpid())
+    if process is None or ours is None or process.start_ticks < ours.start_ticks:
+        return None
+    is_marked = environment_holds(pid, b"DYNOTUNE_RUN=" + os.fsencode(folder))
+    now = read(pid)
+    return process if is_marked and now is not None and now.start_ticks == process.start_ticks else None
+
+
 def send(process: Process, number: int) -> bool:
     """Send a signal to exactly this process. Return False without permission; an ended process counts as success."""
     descriptor: int | None = None

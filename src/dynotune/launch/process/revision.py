@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from dynotune import knobs
@@ -18,6 +18,8 @@ from dynotune.schema.setting import Setting
 
 _SUBMODULE = "160000"
 _GIT_S = 600.0
+# The repository's own configuration names programs. What git needs for the content of files (filters) stays.
+_QUIET = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
 
 
 class Revision(NamedTuple):
@@ -106,7 +108,14 @@ def _differences(root: Path, commit: str, ref: str) -> tuple[list[str], list[str
                 hint="Compare two worktrees of your own, made by git worktree add, by a placeholder of the command.",
             )
         (gone if status.startswith("A") else differing).append(name)
-    return differing, gone
+    # Where a file became a folder, or a folder a file, the other one covers it, and nothing has to be hidden.
+    folders = {above for name in differing for above in _above(name)}
+    return differing, [name for name in gone if name not in folders and not _above(name) & set(differing)]
+
+
+def _above(name: str) -> set[str]:
+    """Return the folders of a file, as paths relative to the same root."""
+    return {str(folder) for folder in PurePosixPath(name).parents} - {"."}
 
 
 def _git(cwd: Path, *words: str, env: dict[str, str] | None = None, given: str = "") -> str:
@@ -114,7 +123,7 @@ def _git(cwd: Path, *words: str, env: dict[str, str] | None = None, given: str =
         raise CannotRunHere("git.ref needs git, which is not installed.", hint="Install git.")
     try:
         done = subprocess.run(
-            ["git", "-C", str(cwd), *words],
+            ["git", "-C", str(cwd), *_QUIET, *words],
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", **(env or {})},
             input=given.encode("utf-8", "surrogateescape"),
             capture_output=True,

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from dynotune.launch.process import processes
 from dynotune.launch.process.leases import MARK, size_bytes
-from dynotune.schema import private, redaction
+from dynotune.schema import private, redaction, untrusted
 from dynotune.schema.errors import CannotRunHere, UsageError, may_fail
 
 STDOUT = "stdout"
@@ -150,9 +150,7 @@ def error_line(run_dir: Path) -> str:
 
 def _tail(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-            return file.read().decode(errors="replace")
+        return untrusted.piece(path, -_TAIL_BYTES, _TAIL_BYTES, link=False).decode(errors="replace")
     except OSError:
         return ""
 

@@ -84,12 +84,18 @@ class Supervisor:
         us = os.getpid()
         missed = signal.sigpending()
         try:
+            group = _new_group() if self._order["own_group"] else 0
             self._command = os.fork()
         except OSError as error:
             self._messages.send({"failed": "fork", "errno": error.errno, "why": str(error)})
             return False
         if self._command == 0:
-            _become_command(self._order, supervisor=us, failure=write_end)
+            _become_command(self._order, supervisor=us, failure=write_end, group=group)
+        if group:
+            with contextlib.suppress(PermissionError, ProcessLookupError):  # the command has executed: it is a member
+                os.setpgid(self._command, group)
+            # A group lasts as long as it has members.
+            os.waitpid(group, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._take_signals()
         for number in missed:
@@ -232,12 +238,28 @@ class Supervisor:
             self._messages.wait_for_one(_LOOK_AGAIN_S)
 
 
-def _become_command(order: dict[str, Any], *, supervisor: int, failure: int) -> NoReturn:
-    """Become the command in the child process, with signals and limits as dynotune found them."""
+def _new_group() -> int:
+    """Make a process group by a child that has ended and is not reaped yet; return the group's id.
+
+    The command joins the group as a member: a process that leads a group or a session may begin no session, and the
+    leader of a session no group. A signal that the command sends to its group does not reach the supervisor.
+    """
+    leader = os.fork()
+    if leader == 0:
+        os._exit(0)
+    os.setpgid(leader, leader)
+    return leader
+
+
+def _become_command(order: dict[str, Any], *, supervisor: int, failure: int, group: int) -> NoReturn:
+    """Become the command in the child process, with signals and limits as dynotune found them.
+
+    `group`: id of the process group to join; 0 stays in the supervisor's.
+    """
     step = "preparing"
     try:
-        if order["own_session"]:
-            os.setsid()
+        if group:
+            os.setpgid(0, group)
         if order["view"]:
             step = "sandbox"
             overlay.enter(overlay.View(**order["view"]))

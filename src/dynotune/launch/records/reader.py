@@ -4,6 +4,7 @@ import struct
 from pathlib import Path
 
 from dynotune.launch.records.record import Record, Step
+from dynotune.schema import untrusted
 from dynotune.schema.errors import RecordError, may_fail
 
 _MAGIC = b"DYNOREC\0"
@@ -64,9 +65,8 @@ class Reader:
         return offset > 0
 
     def _piece(self, position: int, num_bytes: int) -> bytes:
-        with may_fail(f"read {self.record.path}", "", RecordError), self.record.path.open("rb") as file:
-            file.seek(position)
-            return file.read(num_bytes)
+        with may_fail(f"read {self.record.path}", "", RecordError):
+            return untrusted.piece(self.record.path, position, num_bytes, link=False)
 
     def _read_head(self, raw: bytes) -> int:
         if len(raw) < _FILE_HEAD.size or raw[:8] == bytes(8):
@@ -107,7 +107,8 @@ class Records:
 
     def update(self) -> list[Record]:
         """Read new data of all processes, in the order of their starts. Raises RecordError: as for Reader."""
-        paths = sorted(self._folder.glob(self._pattern))
+        # A pipe or a link there is nothing that the agent wrote.
+        paths = sorted(filter(untrusted.is_ordinary, self._folder.glob(self._pattern)))
         self._readers = {path: self._readers.get(path) or Reader(path) for path in paths}
         records = [reader.update() for reader in self._readers.values()]
         return sorted((record for record in records if record.pid), key=lambda record: record.start_s)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dynotune.measure.checks.noise import judge
+from dynotune.schema import untrusted
 from dynotune.schema.engine_plan import Batch, OnnxCheck
 from dynotune.schema.facts import Unknown
 
@@ -29,7 +30,7 @@ def check_onnx(model: Path, batches: Sequence[Path]) -> OnnxCheck | Unknown:
         providers = [one for one in PROVIDERS if one in runtime.get_available_providers()]
         session = runtime.InferenceSession(str(model), providers=providers)
         for path in batches:
-            with np.load(path, allow_pickle=False) as file:
+            with untrusted.opened(path, link=False) as opened, np.load(opened, allow_pickle=False) as file:
                 arrays: dict[str, Array] = dict(file)
             inputs = {one.name: arrays[f"input:{one.name}"] for one in session.get_inputs()}
             outputs = {one.name: arrays[f"reference:{at}"] for at, one in enumerate(session.get_outputs())}

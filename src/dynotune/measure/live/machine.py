@@ -10,7 +10,7 @@ from pathlib import Path
 from dynotune import __version__, knobs, probe
 from dynotune.launch.process import revision, variants
 from dynotune.measure.live.request import Watcher
-from dynotune.schema import atomic
+from dynotune.schema import untrusted
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.run import RunSpec
@@ -114,6 +114,6 @@ def shared_facts(run: RunSpec) -> Facts:
         files |= {str(path.relative_to(run.cwd)): path for path in python}
     for name, path in files.items():
         with contextlib.suppress(OSError):  # a dangling link or a pipe
-            content = atomic.read(path)
+            content = untrusted.read(path)
             found.update(f"\0{name}\0{len(content)}\0".encode(errors="replace") + content)
     return {**facts_of(run), "code.sha256": found.hexdigest()}

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from dynotune.launch.process import STDERR, STDOUT
+from dynotune.schema import untrusted
 from dynotune.schema.errors import UsageError
 
 POLL_S = 0.002
@@ -66,7 +67,7 @@ class ReadyOn:
     def _new(self, path: Path) -> list[bytes]:
         chunks = []
         # The file may not exist yet.
-        with contextlib.suppress(OSError), path.open("rb") as file:
+        with contextlib.suppress(OSError), untrusted.opened(path, link=False) as file:
             file.seek(self._files[path])
             while chunk := file.read(CHUNK_BYTES):
                 chunks.append(chunk)

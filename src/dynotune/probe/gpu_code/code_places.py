@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dynotune.probe.gpu_code import elf_code
 from dynotune.probe.sources.interpreter import ENVIRONMENT_TOOLS, MARK, SHELLS, answer, interpreter, program
+from dynotune.schema import untrusted
 from dynotune.schema.device_code import Problem
 from dynotune.schema.facts import Unknown
 
@@ -134,7 +135,7 @@ def of_command(command: Sequence[str], places: Places, env: Mapping[str, str], c
 
 def _is_elf(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with untrusted.opened(path) as file:
             return file.read(4) == elf_code.MAGIC
     except OSError:
         return False
@@ -149,7 +150,7 @@ def _add_libraries(path: Path, places: Places, env: Mapping[str, str]) -> None:
     while waiting and len(known) < MOST_LIBRARIES:
         at = waiting.pop()
         try:
-            with at.open("rb") as file:
+            with untrusted.opened(at) as file:
                 needed = elf_code.Elf(file).needed()
         except (OSError, elf_code.Unreadable):
             # The scan itself reports this file.

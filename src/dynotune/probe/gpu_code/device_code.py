@@ -20,6 +20,7 @@ import msgspec
 from dynotune.probe.gpu_code import elf_code, fatbin, gpu_archs
 from dynotune.probe.gpu_code.code_places import Places
 from dynotune.probe.sources.nvml import answer, cuda_driver, identity, session, visible_in
+from dynotune.schema import untrusted
 from dynotune.schema.device_code import (
     Architecture,
     Code,
@@ -66,8 +67,8 @@ def in_file(path: Path, *, asked: bool = True) -> FileCode:
     """
     found = FileCode([], [], [])
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
+        with untrusted.opened(path) as file:
+            descriptor = file.fileno()
             head = os.pread(descriptor, 4, 0)
             if head == elf_code.MAGIC:
                 _in_elf(elf_code.Elf(file), descriptor, found)

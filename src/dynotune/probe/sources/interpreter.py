@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dynotune.schema import untrusted
 from dynotune.schema.errors import UsageError
 from dynotune.schema.facts import Unknown, needed, or_unknown
 from dynotune.text import words
@@ -40,6 +41,7 @@ UV_ELSEWHERE = frozenset(
 LONG_SHEBANG = re.compile(r"""^'''exec' (?P<python>"[^"]+"|'[^']+'|\S+) "\$0" "\$@"$""")
 
 MAX_INDIRECTIONS = 8
+LARGEST_SCRIPT_BYTES = 1 << 24
 
 MARK = "dynotune-facts:"
 """Printed before the JSON of an interpreter's answer, because a user's sitecustomize may print too."""
@@ -134,8 +136,7 @@ def _which(name: str, env: Mapping[str, str], cwd: Path) -> Path | None:
 
 def _by_shebang(program: Path, env: Mapping[str, str], cwd: Path, left: int) -> str | Unknown:
     try:
-        with program.open("rb") as file:
-            head = file.read(4096)
+        head = untrusted.piece(program, 0, 4096)
     except OSError as error:
         return Unknown(f"{program} cannot be read: {error.strerror}")
     if not head.startswith(b"#!"):
@@ -176,7 +177,8 @@ def _uv(arguments: list[str], env: Mapping[str, str], cwd: Path) -> str | Unknow
 
 def _has_inline_metadata(script: Path) -> bool:
     try:
-        return re.search(r"^# /// script\s*$", script.read_text(errors="replace"), re.MULTILINE) is not None
+        text = untrusted.read(script, LARGEST_SCRIPT_BYTES).decode(errors="replace")
+        return re.search(r"^# /// script\s*$", text, re.MULTILINE) is not None
     except OSError:
         return False
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from dynotune.schema import untrusted
 from dynotune.schema.document import check_schema, encode, parse
 from dynotune.schema.errors import RecordError, may_fail
 from dynotune.schema.facts import Unknown
@@ -170,7 +171,7 @@ def read_samples(path: Path) -> list[Sample]:
     Raises RecordError: the file is missing, damaged, or of a version unknown to this dynotune.
     """
     with may_fail(f"read {path}", "", RecordError):
-        lines = path.read_bytes().split(b"\n")[:-1]
+        lines = untrusted.read(path, link=False).split(b"\n")[:-1]
     try:
         header = parse(lines[0], _Header).schema if lines else ""
         check_schema(header, SCHEMA, name=str(path))

@@ -87,9 +87,12 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the next iteration from a saved state; InputError if the saved sampler drew other batches."""
-        if state["plan"] != self._identity():
+        known = [state.get(name) for name in ("plan", "epoch", "num_batches")] if isinstance(state, Mapping) else []
+        if not known or not all(isinstance(value, int) and value >= 0 for value in known):
+            raise InputError("This is no state of a LengthBatchSampler.", hint="Give what state_dict() returned.")
+        if known[0] != self._identity():
             raise InputError("The state is of a sampler with other lengths, limits, ranks or another seed.")
-        self.epoch, self._begin = state["epoch"], state["num_batches"]
+        self.epoch, self._begin = int(state["epoch"]), int(state["num_batches"])
 
     def _identity(self) -> int:
         plan = (self._lengths, self.batch_size, self._max_tokens, self._packed, self._shuffle, self._seed)

@@ -28,15 +28,23 @@ def pack(
         for_transformers: use the names that Transformers' FlashAttention expects for `cu_seqlens` and `max_seqlen`.
 
     Raises:
-        InputError: if there is no sample, a sample is empty, or a key does not have one value per token.
+        InputError: if there is no sample, a sample is empty, samples have different keys, or a key does not have one
+            value per token.
         TooLargeError: if there are more than `max_tokens` tokens.
     """
+    if not all("input_ids" in sample for sample in samples):
+        raise InputError("A sample has no input_ids.")
     lengths = [len(sample["input_ids"]) for sample in samples]
     if not lengths or not all(lengths):
         raise InputError("Nothing to pack: there is no sample, or an empty one.")
     if max_tokens is not None and sum(lengths) > max_tokens:
         raise TooLargeError(f"{sum(lengths)} tokens are more than max_tokens={max_tokens}.")
     packed: Packed = {}
+    for at, sample in enumerate(samples):
+        if different := sample.keys() ^ samples[0].keys():
+            raise InputError(
+                f"Sample {at} has other keys than sample 0: {next(iter(different))!r} is in one of them only."
+            )
     for key in samples[0]:
         parts = [torch.as_tensor(sample[key]) for sample in samples]
         if [each.shape[:1] for each in parts] != [torch.Size([length]) for length in lengths]:

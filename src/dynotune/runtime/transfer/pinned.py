@@ -12,6 +12,7 @@ from dynotune.runtime.streams import Event, Stream, Streams
 
 # Tensors that share a buffer start on multiples of this: vector loads and DMA bursts like it.
 ALIGNMENT_BYTES = 128
+MOST_BUFFERS = 4096
 
 
 def num_bytes_of(shape: Sequence[int], dtype: torch.dtype) -> int:
@@ -48,8 +49,8 @@ class PinnedRing:
 
     def __init__(self, streams: Streams, depth: int, slot_bytes: int, *, grows: bool = False) -> None:
         self.streams = streams
-        if depth < 1:
-            raise InputError(f"depth is {depth}; a ring has at least one buffer.")
+        if not 1 <= depth <= MOST_BUFFERS:
+            raise InputError(f"depth is {depth}; a ring has 1 to {MOST_BUFFERS} buffers.")
         none = torch.empty(0, dtype=torch.uint8)
         self._slots = [Slot(streams.pinned(slot_bytes) if slot_bytes else none) for _ in range(depth)]
         self._grows = grows

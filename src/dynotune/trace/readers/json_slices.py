@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from dynotune.schema import untrusted
 from dynotune.schema.errors import UsageError
 
 SLICE_BYTES = 2 << 20
@@ -373,7 +374,7 @@ def chunks(path: Path, chunk_bytes: int, limit_bytes: int | None = None) -> Iter
         UsageError: the file cannot be read, its compression is damaged, or it unpacks to more than the limit.
     """
     try:
-        with path.open("rb") as file:
+        with untrusted.opened(path) as file:
             gzipped = file.read(len(GZIP)) == GZIP
         return _unpacked(path, chunk_bytes, limit_bytes) if gzipped else _plain(path, chunk_bytes)
     except OSError as error:
@@ -381,7 +382,7 @@ def chunks(path: Path, chunk_bytes: int, limit_bytes: int | None = None) -> Iter
 
 
 def _plain(path: Path, chunk_bytes: int) -> Iterator[Chunk]:
-    with path.open("rb") as file:
+    with untrusted.opened(path) as file:
         while text := file.read(chunk_bytes):
             yield file.tell(), text
 
@@ -401,7 +402,7 @@ def _unpacked(path: Path, chunk_bytes: int, limit_bytes: int | None) -> Iterator
 
 
 def _members(path: Path, chunk_bytes: int) -> Iterator[Chunk]:
-    with path.open("rb") as file:
+    with untrusted.opened(path) as file:
         member = zlib.decompressobj(31)
         packed = b""
         while packed or (packed := file.read(_PACKED_BYTES)):

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from dynotune.schema import untrusted
 from dynotune.schema.errors import UsageError
 from dynotune.trace.readers import kineto
 from dynotune.trace.readers.json_slices import GZIP, Progress
@@ -69,8 +70,9 @@ def read_traces(
 def _maker(path: Path) -> str:
     """Return the name of a recorder that writes JSON like torch.profiler, by the file's content; "" if unrecognised."""
     try:
-        with gzip.open(path) if _begins(path).startswith(GZIP) else path.open("rb") as file:
-            begins = file.read(65536)
+        with untrusted.opened(path) as file:
+            text = gzip.GzipFile(fileobj=file) if _begins(path).startswith(GZIP) else file
+            begins = text.read(65536)
     except (OSError, EOFError, zlib.error):
         return ""
     return next((maker for maker, words in _MAKERS if re.search(words, begins)), "")
@@ -79,7 +81,7 @@ def _maker(path: Path) -> str:
 def _begins(path: Path) -> bytes:
     """Return the first bytes of a file that may be a trace."""
     try:
-        with path.open("rb") as file:
+        with untrusted.opened(path) as file:
             begins = file.read(4096)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dynotune.schema import untrusted
 from dynotune.schema.document import in_words
 from dynotune.schema.errors import UsageError
 
@@ -136,7 +137,7 @@ def lookup(database: Database, table: str, key: str, column: str, ids: Ints) -> 
 def _check_header(path: Path) -> None:
     """Refuse a wrong header (100 bytes, https://www.sqlite.org/fileformat.html#the_database_header)."""
     try:
-        with path.open("rb") as file:
+        with untrusted.opened(path) as file:
             header = file.read(100)
         num_bytes = path.stat().st_size
     except OSError as error:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from dynotune.schema import untrusted
 from dynotune.schema.document import convert
 from dynotune.schema.errors import UsageError
 from dynotune.trace.snapshot import plain_pickle
@@ -90,7 +91,7 @@ def _lives(index: int, segments: Sequence[_Segment], events: Sequence[Event], st
 
 def _bytes_of(path: Path, limit_bytes: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with untrusted.opened(path) as file:
             raw = file.read(limit_bytes + 1)
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror}.") from error

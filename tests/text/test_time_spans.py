@@ -1,25 +1,25 @@
-"""Values of options: lengths of time."""
+"""Lengths of time as people write them."""
 
 import pytest
 
-from dynotune.cli import option_values
 from dynotune.schema.errors import UsageError
+from dynotune.text import time_spans
 
 
 @pytest.mark.parametrize(
     ("text", "s"), [("90s", 90), ("1.5h", 5400), ("3m", 180), ("3min", 180), (" 3 min ", 180), ("0.5s", 0.5)]
 )
 def test_a_length_of_time_is_seconds_when_it_has_a_unit(text, s):
-    assert option_values.seconds(text, "--budget") == s
+    assert time_spans.seconds(text, "--budget") == s
 
 
 @pytest.mark.parametrize("text", ["0s", "soon", "-3s", "3 parsecs", ""])
 def test_what_is_no_length_of_time_is_refused(text):
     with pytest.raises(UsageError, match="not a length of time"):
-        option_values.seconds(text, "--budget")
+        time_spans.seconds(text, "--budget")
 
 
 def test_a_length_of_time_needs_a_unit():
     with pytest.raises(UsageError, match="--budget 3 has no unit") as refused:
-        option_values.seconds("3", "--budget")
+        time_spans.seconds("3", "--budget")
     assert "--budget 3s" in refused.value.hint and "--budget 3m" in refused.value.hint

@@ -1,0 +1,58 @@
+"""Commands that findings offer, of an observation that somebody else may have written."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from dynotune.doctor import ObservationView, all_rules
+from dynotune.doctor.observation_view import Missing
+
+from .machines import NO_GPU, alone, h200
+
+PAYLOAD = "/x; touch PWN #"
+PATHS = {"torch.folder": "/env/lib/torch", "python.executable": "/env/bin/python"}
+STATES = (
+    {"torch.bytecode": False, "torch.bytecode_writable": False},
+    {"torch.bytecode": False, **NO_GPU},
+    {"gpu.clock_reasons": ["sw-power-cap 0.5"]},
+)
+
+
+def words_of(line: str) -> list[str]:
+    """The words and operators of a line, as a shell reads it."""
+    return list(shlex.shlex(line, posix=True, punctuation_chars=True))
+
+
+def offered(facts) -> list[str]:
+    view, commands = ObservationView(alone(facts)), []
+    for rule in all_rules().values():
+        try:
+            commands += [line for finding in rule(view) for line in finding.commands]
+        except Missing:
+            continue
+    return commands
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_no_text_of_an_observation_acts_on_the_shell_when_it_stands_in_a_command(state):
+    facts = h200(PATHS | state)
+    texts = [name for name, value in facts.items() if isinstance(value, str)]
+    assert "torch.folder" in texts and "python.executable" in texts
+    for name in texts:
+        for line in offered(facts | {name: PAYLOAD}):
+            assert "touch" not in words_of(line), (name, line)
+
+
+def test_a_command_keeps_its_words_when_a_path_has_blanks():
+    facts = h200(
+        {
+            "torch.bytecode": False,
+            "torch.bytecode_writable": False,
+            "python.executable": "/my env/bin/python",
+            "torch.folder": "/my env/lib/torch",
+        }
+    )
+    (line,) = [line for line in offered(facts) if "compileall" in line]
+    assert shlex.split(line) == ["/my env/bin/python", "-m", "compileall", "-q", "/my env/lib"]

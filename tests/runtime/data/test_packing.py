@@ -97,5 +97,5 @@ def test_a_causal_model_of_transformers_passes_only_without_the_cache_that_makes
 
 @pytest.mark.parametrize("samples", [[{"input_ids": [1], "a": [1]}, {"input_ids": [1]}], [{"input_ids": [1]}, {}]])
 def test_samples_are_refused_when_their_keys_differ(samples):
-    with pytest.raises(InputError, match="keys|input_ids"):
+    with pytest.raises(InputError, match=r"keys|input_ids"):
         pack(samples)

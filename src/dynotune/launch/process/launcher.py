@@ -70,10 +70,10 @@ def start(
     """Start `command` and return as soon as the command runs.
 
     A captured command gets the streams of `run_folder.captured`, with output in files there, and a session and a
-    process group of its own, of which it is a plain member, as in a shell's script. `{run_dir}` in its arguments becomes
-    a folder in the run folder, and all of the command's processes are ended when the command ends. A command that is
-    not captured gets dynotune's descriptors and process group and unchanged arguments, and its background processes go
-    on.
+    process group of its own, of which it is a plain member, as in a shell's script. `{run_dir}` in its arguments
+    becomes a folder in the run folder, and all of the command's processes are ended when the command ends. A command
+    that is not captured gets dynotune's descriptors and process group and unchanged arguments, and its background
+    processes go on.
 
     The calling process becomes a subreaper, so that even a killed supervisor leaves no orphan. The command inherits
     ignored signals and the signal mask, except for SIGPIPE and SIGXFSZ: Python ignores SIGPIPE and SIGXFSZ at its

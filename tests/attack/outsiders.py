@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,12 +108,14 @@ def _a_joined_run_names_a_process_and_a_signal(random: randoms.Random, folder: P
             os.mkfifo(run / "process-99-0.rec")
         watching = me.start("watch", str(run), command=(None,))  # type: ignore[arg-type]
         assert watching.stdout is not None
-        said = ""
+        said, hangs = "", threading.Timer(LONGEST_S, watching.kill)
+        hangs.start()
         while "stalled" not in said and "No step" not in said and (line := watching.stdout.readline()):
             said += line
         watching.send_signal(signal.SIGINT)
         said += watching.communicate(timeout=LONGEST_S)[0]
-        assert "made a mistake" not in said, said[-800:]
+        hangs.cancel()
+        assert watching.returncode == 0 and "made a mistake" not in said, (watching.returncode, said[-800:])
 
 
 def _a_program_puts_files_that_are_none_among_its_records(random: randoms.Random, folder: Path) -> None:

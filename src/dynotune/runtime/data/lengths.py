@@ -87,7 +87,8 @@ class LengthBatchSampler(Sampler):  # type: ignore[misc]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the next iteration from a saved state; InputError if the saved sampler drew other batches."""
-        known = [state.get(name) for name in ("plan", "epoch", "num_batches")] if isinstance(state, Mapping) else []
+        names = ("plan", "epoch", "num_batches")
+        known: list[Any] = [state.get(name) for name in names] if isinstance(state, Mapping) else []
         if not known or not all(isinstance(value, int) and value >= 0 for value in known):
             raise InputError("This is no state of a LengthBatchSampler.", hint="Give what state_dict() returned.")
         if known[0] != self._identity():

@@ -1,6 +1,7 @@
 """Count, from stack samples of the thread running the steps, how often each source line was on the stack."""
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 from dynotune.schema.observation import StackLine
@@ -23,7 +24,7 @@ def stack_lines(moments: dict[str, Any]) -> list[StackLine]:
     for at, seen in num_seen.items():
         stack = stacks[at]
         num.update(dict.fromkeys(stack, seen))
-        called.update(dict.fromkeys(zip(stack, stack[1:], strict=False), seen))
+        called.update(dict.fromkeys(pairwise(stack), seen))
     most_called: dict[int, int] = {}
     for (frame, callee), _ in reversed(called.most_common()):
         most_called[frame] = callee

@@ -73,6 +73,12 @@ def test_inner_loop_counts_when_it_makes_most_of_the_outer_loops_launches(inner:
     assert found_loop is not None and found_loop.loop.turns == turns
 
 
+def test_loop_of_collectives_is_apart_from_loops_that_compute() -> None:
+    view = ObservationView(small(loop(callee="torch/distributed/c10d_logger.py(80): wrapper")))
+    assert main_loop(view) is None and main_loop(view, of_collectives=True) is not None
+    assert main_loop(ObservationView(small(loop())), of_collectives=True) is None
+
+
 def test_loop_of_few_launches_is_not_named() -> None:
     assert main_loop(ObservationView(small(loop(num_share=0.2, share=0.2)))) is None
     assert main_loop(ObservationView(Observation(command=["train"]))) is None

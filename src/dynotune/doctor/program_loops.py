@@ -37,12 +37,13 @@ class ProgramLoop:
         )
 
 
-def main_loop(view: ObservationView) -> ProgramLoop | None:
+def main_loop(view: ObservationView, *, of_collectives: bool = False) -> ProgramLoop | None:
     """Return the loop that makes a third of a step's launches, or of their time; None without such a loop or a trace.
 
+    Loops whose turns mostly exchange data between ranks count only with `of_collectives`, other loops only without.
     Of nested loops with similar parts, return the one with most turns.
     """
-    found = or_else(lambda: view.trace.loops, [])
+    found = [loop for loop in or_else(lambda: view.trace.loops, []) if _exchanges(loop) == of_collectives]
     large = [loop for loop in found if _part(loop) >= policy.LARGE_PART]
     most = max(map(_part, large), default=0.0)
     inner = [loop for loop in large if _part(loop) >= policy.MOST_OF_A_LOSS * most]
@@ -50,6 +51,10 @@ def main_loop(view: ObservationView) -> ProgramLoop | None:
     return (
         None if loop is None else ProgramLoop(loop, line_in(view, loop.function, calling=loop.callee), view.uses_cuda)
     )
+
+
+def _exchanges(loop: Loop) -> bool:
+    return "torch/distributed/" in loop.callee or loop.callee.startswith("c10d::")
 
 
 def _part(loop: Loop) -> float:

@@ -369,7 +369,12 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def per(self) -> Unit:
-        """Return what a value of the objective is divided by: a sample, or a step where samples are not counted."""
+        """Return what a value of the objective is divided by: a sample, or a step where samples are not counted.
+
+        Fresh runs fix the unit of a study. Before any, it is that of the blocks within one process.
+        """
+        if not self.unit:
+            return next((blocks.unit for blocks in reversed(self.within) if blocks.pairs), "sample")
         return "step" if self.unit in ("s/step", "J/step") else "sample"
 
     @property

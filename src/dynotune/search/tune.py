@@ -306,10 +306,14 @@ class _Attempt:
         if not self.study.recipe:
             return
         found: Diagnosis | Unknown = Unknown("the budget was too small for a diagnosis with the recipe")
-        if self._elapsed_s() + (self._diagnosis_s or 4 * _guess_s(self.study)) <= self.study.budget_s:
+        rest_s, even = self.study.budget_s - self._elapsed_s(), self.study.break_even
+        later_s = 0.0 if even is None else max(0.0, even.start_s - even.baseline_start_s)
+        if (self._diagnosis_s or 4 * _guess_s(self.study)) + later_s <= rest_s:
             try:
-                settings = over(self.study.run.settings, self.study.recipe)
-                found = conclude(gather(self._diagnosed_run(settings), self._watcher)[0])
+                run = self._diagnosed_run(over(self.study.run.settings, self.study.recipe))
+                # The command may start later with the recipe than the pairs showed, which are warm.
+                run = replace(run, timeout_s=min(run.timeout_s or rest_s, rest_s))
+                found = conclude(gather(run, self._watcher)[0])
             except DynotuneError as error:
                 found = Unknown(error.message)
         self._journal.update(diagnosis_with_recipe=found)

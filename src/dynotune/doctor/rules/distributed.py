@@ -141,12 +141,11 @@ def communication_exposed(view: ObservationView) -> Judgements:
         share = view.attribution.shares.communication * (1.0 - _waiting(view))
     # Without a device, samples see the line that waits. With one, collectives run beside the host's lines.
     lines = [] if view.uses_cuda else hot_lines.known(hot_lines.of_communication, view)
-    loop = main_loop(view)
-    exchanging = loop if loop is not None and "torch/distributed/" in loop.loop.callee else None
+    loop = main_loop(view, of_collectives=True)
     yield Judgement(
         claim=f"Ranks exchange data and do nothing else for {share:.0%} of a step.",
         share=share,
-        evidence=told_of(exchanging)
+        evidence=told_of(loop)
         + hot_lines.told(lines)
         + (evidence_of(losses) or [view.mentions("live.distributed_backend")]),
         where=hot_lines.place(lines, place_of(losses, main_model(view))),

@@ -20,8 +20,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from dynotune.measure.live import TaskRunner, checked_facts, machine_lock
-from dynotune.measure.live.delay_tests import Delay, delay_tests
+from dynotune.measure.live import Delay, TaskRunner, checked_facts, delay_tests, machine_lock
 from dynotune.report import Progress
 from dynotune.schema.delays import CRITICAL_SLOPE
 from dynotune.schema.facts import Unknown

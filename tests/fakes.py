@@ -112,13 +112,17 @@ class Runs:
         self.seen: list[int] = []
         self.__dict__.update(fields)
 
+    def arm_of(self, run_of, settings) -> str:
+        """Return the key of the settings in `step_s`."""
+        return "baseline" if settings == run_of.settings else "candidate"
+
     def __call__(
         self, run_of, settings, *, label, folder, purpose, limit_s, warmup_steps=None, window_steps=None, **_
     ) -> Outcome:
         self.names.append(folder.name)
         self.asked.append(SimpleNamespace(limit_s=limit_s, warmup_steps=warmup_steps, window_steps=window_steps))
         self.seen.append(len(_pairs_on_disk(folder.parent)))
-        given = self.step_s["baseline" if settings == run_of.settings else "candidate"]
+        given = self.step_s[self.arm_of(run_of, settings)]
         step_s = given(folder.name) if callable(given) else given
         num_steps = self.num_steps or 200
         self.clock.now_s += START_S + step_s * (window_steps or num_steps)

@@ -86,7 +86,7 @@ class SimulatedBench:
         with self.journal.lock:
             if phase != "pilot":
                 # The first run that is measured fixes what all have in common, as of a real one.
-                self.journal.keep(replace(self.journal.document, **self.planned))
+                self.journal.keep(_planned(self.journal.document, self.planned))
             self.journal.add(trial)
         return trial
 
@@ -201,6 +201,13 @@ class SimulatedBench:
 
     def left_s(self) -> float:
         return self._budget_s - self.clock_s
+
+
+def _planned(study: Study, planned: Mapping[str, object]) -> Study:
+    """Return the study with what its first run fixes, of itself or of its runs."""
+    of_study = {name: value for name, value in planned.items() if name in Study.__struct_fields__}
+    of_run = {name: value for name, value in planned.items() if name not in of_study}
+    return replace(study, run=replace(study.run, **of_run), **of_study)
 
 
 class Kept(Journal[Study]):

@@ -40,6 +40,9 @@ class Made(Runs):
         self.launched = []
         self.printed = {}
 
+    def arm_of(self, run_of, settings):
+        return arm(settings).key
+
     def __call__(self, request, settings, *, label, cache_folder, folder, **more):
         key = arm(settings).key
         self.launched.append((key, more["warmup_steps"], more["window_steps"], cache_folder, more["limit_s"]))

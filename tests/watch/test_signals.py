@@ -13,7 +13,7 @@ import pytest
 from dynotune.launch.process import processes
 from dynotune.watch.follower import Rank
 from dynotune.watch.signals import kill, stacks
-from dynotune.watch.watcher import Watcher
+from dynotune.watch.watcher import RunWatcher
 
 from ..cli.conftest import until
 
@@ -114,7 +114,7 @@ def test_nobody_is_asked_when_the_answer_could_not_be_read(tmp_path, monkeypatch
 def test_a_watcher_asks_for_stacks_only_when_it_started_the_run(tmp_path, monkeypatch, started, stacks_by):
     asked = []
     monkeypatch.setattr("dynotune.watch.watcher.stacks", lambda *words: asked.append(words) or [])
-    watcher = Watcher(tmp_path, started=started)
+    watcher = RunWatcher(tmp_path, started=started)
     watcher.follower.close()
     rank = Rank("0", os.getpid())
     rank.stacks_by = stacks_by
@@ -124,7 +124,7 @@ def test_a_watcher_asks_for_stacks_only_when_it_started_the_run(tmp_path, monkey
 
 
 def test_a_joined_watcher_ends_no_command(tmp_path):
-    watcher = Watcher(tmp_path)
+    watcher = RunWatcher(tmp_path)
     watcher.follower.close()
     with pytest.raises(ValueError, match="not this process's to end"):
         watcher.end_command()

@@ -6,8 +6,7 @@ profiler: where both decide and disagree, the answer counts.
 
 from collections.abc import Mapping
 
-from dynotune.measure.live import TaskRunner
-from dynotune.measure.live.delay_tests import Delay, delay_tests
+from dynotune.measure.live import Delay, TaskRunner, delay_tests
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.delays import DelayedPart, DelayTests
 from dynotune.schema.diagnosis import Bottleneck

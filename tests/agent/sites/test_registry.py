@@ -94,7 +94,6 @@ def planned(tmp_path, program):
     return msgspec.to_builtins(plan)
 
 
-
 def told(answers):
     return {one.knob: (one.found, one.ok) for one in answers if NO_COPY not in one.detail}
 

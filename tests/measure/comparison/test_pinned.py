@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,16 @@ import pytest
 from dynotune.measure.comparison import judge, launched, orders
 from dynotune.schema.comparison import BaselineShift, BlocksAnswer, Comparison, Pair, Spread
 from tests.fakes import of_run
+
+ROWS = tomllib.loads((Path(__file__).parents[2] / "search" / "replayed_launched.toml").read_text())["rows"]
+"""Arms that were launched, as the package kept them when the answers were recorded: more rows move the answers."""
+
+
+@pytest.fixture(autouse=True)
+def rows_as_recorded(monkeypatch):
+    rows = tuple(msgspec.convert(ROWS, list[launched.Launched]))
+    monkeypatch.setattr(launched, "rows", lambda: rows)
+
 
 FILE = Path(__file__).with_name("pinned.json")
 

@@ -12,7 +12,6 @@ from ..core.writer import GARBAGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType
     from typing import Any
 
 LONG_S = 0.001
@@ -67,7 +66,7 @@ class Garbage:
     def _called(self, phase: str, info: dict[str, int]) -> None:
         # An error here must not be raised, because it would be printed.
         if phase == "start":
-            self._asked_at = _asking_place(sys._getframe(1)) if info.get("generation") == 2 else ""
+            self._asked_at = _asking_place() if info.get("generation") == 2 else ""
             self._begin_s = thread_time()
             return
         took_s = thread_time() - self._begin_s
@@ -82,9 +81,10 @@ class Garbage:
             self._in_step = GARBAGE
 
 
-def _asking_place(frame: FrameType) -> str:
+def _asking_place() -> str:
     """Return the place in the user's code that asks for a collection; "" if Python itself began the collection."""
     try:
+        frame = sys._getframe(2)  # none, if the collection begins as the interpreter ends
         asks = _ASKS in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
         return source_location.place() if asks else ""
     except Exception:  # an error in a callback of the collector would be printed

@@ -2,15 +2,17 @@
 
 `TaskRunner` gives tasks to a live run. `arm_run` runs settings in fresh processes. `readiness` decides when a run
 has made enough steps, `window_plan` plans a window from pilots, and `compilation` estimates what a pilot compiled.
-`placement` places a task at a step that all ranks reach. `recording` records traces. `turns` has candidates
-take turns with the baseline within the live run, and `switching` reads what comes of it. `lanes` chooses lanes,
-`lane_speed` leaves out slow lanes, and `lane_order` runs fresh processes in lanes. `reservation` reserves the machine.
+`placement` places a task at a step that all ranks reach. `delays` delays parts of the steps. `recording` records
+traces. `turns` has candidates take turns with the baseline within the live run, and `switching` reads what comes of
+it. `lanes` chooses lanes, `lane_speed` leaves out slow lanes, and `lane_order` runs fresh processes in lanes.
+`reservation` reserves the machine.
 
 A live run uses `launch` for processes and records, and `probe` for samples. `measure.comparison` gives the verdicts.
 """
 
 from dynotune.measure.live.arm_run import SYNCHRONISED, refuse_impossible, run_settings
 from dynotune.measure.live.compilation import COLD_KEPT, compiles
+from dynotune.measure.live.delays import Delay, delay_tests
 from dynotune.measure.live.machine import checked_facts, facts_of, refuse_another_machine, shared_facts
 from dynotune.measure.live.outcome import Outcome, refuse_failed, refuse_rejected, stepping
 from dynotune.measure.live.readiness import FirstStep, Steadiness, steady_steps
@@ -31,6 +33,7 @@ __all__ = [
     "MIN_WINDOW_STEPS",
     "SYNCHRONISED",
     "CompareRequest",
+    "Delay",
     "FirstStep",
     "Live",
     "NotRecorded",
@@ -48,6 +51,7 @@ __all__ = [
     "cautions",
     "checked_facts",
     "compiles",
+    "delay_tests",
     "facts_of",
     "lane_order",
     "lane_speed",

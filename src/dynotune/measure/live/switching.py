@@ -150,9 +150,7 @@ def concluded(
     )
 
 
-def said(
-    record: Record | None, keys: Sequence[str], before: Mapping[type[Event], int], since_s: float
-) -> SwitchedArms:
+def said(record: Record | None, keys: Sequence[str], before: Mapping[type[Event], int], since_s: float) -> SwitchedArms:
     """Return the agent's reports so far on a task's candidates.
 
     `before`: numbers of events of earlier tasks. `since_s`: time of the order; such a task may end a block after it.

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynotune.measure.live import delay_tests as tested
-from dynotune.measure.live.delay_tests import Delay, delay_tests
+from dynotune.measure.live import delays as tested
+from dynotune.measure.live.delays import Delay, delay_tests
 from dynotune.measure.live.task_runner import TaskRunner
 from dynotune.schema.delays import DelayTest
 from dynotune.schema.events import AgentError, Block, Stretch

@@ -75,7 +75,10 @@ def test_a_shared_run_that_has_died_is_started_again(program, tmp_path):
     with Live(run, tmp_path, {}, Watcher(), limit_s=120.0) as live:
         compared(run, FASTER, live)
         os.kill(starts(tmp_path)[0], signal.SIGKILL)
-        assert compared(run, FASTER, live).verdict == "faster"
+        found = compared(run, FASTER, live)
+        # How noisy this machine is decides between the two; blocks of the new run there are in any case.
+        assert found.verdict in ("faster", "undecided")
+        assert len(found.pairs) >= 2
         os.kill(starts(tmp_path)[1], signal.SIGKILL)
     assert len(starts(tmp_path)) == 2
     # Both live runs have a record, though neither was ended by dynotune.

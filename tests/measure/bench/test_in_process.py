@@ -66,7 +66,8 @@ def test_several_comparisons_share_one_start_of_the_program(program, tmp_path):
         faster, same = compared(run, FASTER, live), compared(run, SAME, live)
         assert live.goes_on
     assert (faster.within, same.within) == (True, True)
-    assert faster.verdict in ("faster", "undecided")  # as noisy as this machine is
+    # The verdict also asks whether the baseline is as in the plain window, which other programs here may change.
+    assert faster.ci is not None and faster.ci[0] > 1
     assert len(same.pairs) >= in_process.FEWEST_BLOCKS
     assert len(starts(tmp_path)) == 1
 
@@ -77,9 +78,7 @@ def test_a_shared_run_that_has_died_is_started_again(program, tmp_path):
         compared(run, FASTER, live)
         os.kill(starts(tmp_path)[0], signal.SIGKILL)
         found = compared(run, FASTER, live)
-        # How noisy this machine is decides between the two; blocks of the new run there are in any case.
-        assert found.verdict in ("faster", "undecided")
-        assert len(found.pairs) >= 2
+        assert found.ci is not None and found.ci[0] > 1
         os.kill(starts(tmp_path)[1], signal.SIGKILL)
     assert len(starts(tmp_path)) == 2
     # Both live runs have a record, though neither was ended by dynotune.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import msgspec
 import pytest
@@ -340,9 +341,11 @@ def nasty_difference() -> TraceDifference:
 def test_no_line_is_wider_than_the_terminal_and_only_kernels_are_cut(made, width):
     lines = report(made(), width=width).splitlines()
     assert max(cell_len(line) for line in lines) <= width
-    for line in lines:
+    for before, line in itertools.pairwise(["", *lines]):
         cut = "…" in line.replace("…/", "")
-        assert not cut or "lon" in line or line.startswith(("matmul", "elementwise", "optimizer"))
+        # The long text may be folded within its last word.
+        is_long = "long" in before.strip()[-3:] + line.strip()
+        assert not cut or is_long or line.startswith(("matmul", "elementwise", "optimizer"))
 
 
 def test_the_text_of_a_stranger_is_printed_as_it_is_and_steers_nothing():

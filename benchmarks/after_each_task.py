@@ -33,8 +33,8 @@ from dynotune.schema.run import RunSpec
 from dynotune.schema.task import RecordMemory, RecordTrace, Task, TimeWindow
 from lab import result_file
 from lab.provenance import RESULTS
+from lab.tuning.programs import TRAIN
 
-PROGRAM = Path(__file__).absolute().parent / "programs" / "tuned" / "train.py"
 RECORDED_STEPS, NUM_BLOCKS = 5, 2
 ARMS = {
     "cuda": ["optimizer.fused=true", "precision.autocast=bf16", "compile.mode=default", "compile.mode=reduce-overhead"],
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("command", nargs="*")
     given = parser.parse_args()
     out = given.out or RESULTS / f"after_each_task_{given.device}.json"
-    command = given.command or [sys.executable, str(PROGRAM), "gpt", "--size", "small", "--device", given.device]
+    command = given.command or [sys.executable, str(TRAIN), "gpt", "--size", "small", "--device", given.device]
     with tempfile.TemporaryDirectory() as base, Progress(Console(stderr=True)) as progress:
         hidden = {} if given.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
         run = RunSpec(command=command, cwd=Path.cwd(), env=os.environ | hidden, base=Path(base))

@@ -27,8 +27,8 @@ from dynotune.schema.errors import DynotuneError
 from dynotune.schema.run import RunSpec
 from lab import result_file
 from lab.provenance import RESULTS
+from lab.tuning.programs import TRAIN
 
-PROGRAM = Path(__file__).parent / "programs" / "tuned" / "train.py"
 LIKELY = ["matmul.fp32_precision=high", "precision.autocast=bf16", "compile.mode=default", "optimizer.fused=true"]
 LOADED = ["loader.num_workers=4", "loader.prefetch_factor=8", "loader.pin_memory=true", "transfer.non_blocking=true"]
 CONVOLUTIONS = ["layout.channels_last=true", "cudnn.deterministic=true"]
@@ -64,7 +64,7 @@ def main() -> None:
         for name in asked.only or SETTINGS[asked.device]:
             size = "large" if asked.device == "cuda" else "small"
             run = RunSpec(
-                command=[sys.executable, str(PROGRAM), name, "--size", size, "--device", asked.device],
+                command=[sys.executable, str(TRAIN), name, "--size", size, "--device", asked.device],
                 cwd=Path.cwd(),
                 env=os.environ | ({} if asked.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}),
                 base=Path(base),

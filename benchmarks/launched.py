@@ -33,9 +33,8 @@ from dynotune.schema.events import TraceRecorded, Window
 from dynotune.schema.run import RunSpec
 from lab import result_file
 from lab.provenance import RESULTS
-from lab.tuning.programs import photographs
+from lab.tuning.programs import TRAIN, photographs
 
-PROGRAM = Path(__file__).absolute().parent / "programs" / "tuned" / "train.py"
 ARMS = {
     "cuda": {
         "gpt-small": ["compile.mode=default", "optimizer.fused=true"],
@@ -97,7 +96,7 @@ def main() -> None:
 def run_of(net: str, device: str, base: Path) -> RunSpec:
     size = "large" if device == "cuda" and not net.endswith(SMALL) else "small"
     return RunSpec(
-        command=[sys.executable, str(PROGRAM), net.removesuffix(SMALL), "--size", size, "--device", device],
+        command=[sys.executable, str(TRAIN), net.removesuffix(SMALL), "--size", size, "--device", device],
         cwd=base / "program",
         env=os.environ | ({} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}),
         base=base,

@@ -1,11 +1,12 @@
 """Of tunes of real programs in which every candidate does nothing, how many end in a recipe?
 
     python benchmarks/real_nothing.py [--device cuda] [--tunes 20] [--settings 8] [--only NAME]… [--lane I/N]
-        [--tune-s 120] [--budget-s S] [--out FILE] [--work FOLDER] [--no-lock]
+        [--tune-s 120] [--budget-s S] [--out FILE] [--work FOLDER] [--no-lock] [--rounding]
 
-The candidates are environment variables that nothing reads; all others are left out. Programs take turns, each tune has
-a seed of its own. A tune in FILE is not made again; nothing is begun that would end after `--budget-s`. At most one
-recipe in 20 may hold any of them.
+The candidates are environment variables that nothing reads; all others are left out. With --rounding they are values
+of `matmul.fp32_precision`, and the programs run in autocast to bfloat16, where that setting rounds nothing. Programs
+take turns, each tune has a seed of its own. A tune in FILE is not made again; nothing is begun that would end after
+`--budget-s`. At most one recipe in 20 may hold any of them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import math
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from lab.provenance import RESULTS
 from lab.result_file import opened, read
-from lab.tuning.idle import kept, summary, tunes_of, words_of
+from lab.tuning.idle import IN_BF16, kept, rounding_words, summary, tunes_of, words_of
 from lab.tuning.parts import Setup, is_done, tuned
 from lab.tuning.programs import PROGRAMS, folder_of
 
@@ -60,19 +62,23 @@ def parser_of(description: str | None, programs: Sequence[str]) -> argparse.Argu
 def main() -> None:
     parser = parser_of(__doc__, USUAL)
     parser.add_argument("--settings", type=int, default=8)
+    parser.add_argument("--rounding", action="store_true")
     given = parser.parse_args()
     until_s = time.monotonic() + given.budget_s
-    out = given.out or RESULTS / f"real_nothing_{given.device}.json"
+    name = "real_nothing_rounding" if given.rounding else "real_nothing"
+    out = given.out or RESULTS / f"{name}_{given.device}.json"
     setup = Setup(given.device, given.work.absolute(), lock=not given.no_lock)
     budget_s = given.tune_s or SECONDS[given.device]
     lane, lanes = map(int, given.lane.split("/"))
     programs = [one for one in PROGRAMS if one.name in (given.only or USUAL) and not one.missing()]
+    if given.rounding:
+        programs = [replace(one, env={**one.env, **IN_BF16}) for one in programs]
     for name, (program, seed) in list(tunes_of(programs, given.tunes).items())[lane::lanes]:
         if is_done(read(out).get("tunes", {}).get(name)):
             continue
         if time.monotonic() + budget_s + OVERTIME_S > until_s:
             break
-        words = words_of(given.settings, budget_s, seed)
+        words = rounding_words(budget_s, seed) if given.rounding else words_of(given.settings, budget_s, seed)
         folder = folder_of(program, setup.work)
         row = kept(tuned(words, program, folder, setup, budget_s + 3 * OVERTIME_S, name))
         with opened(out) as result:

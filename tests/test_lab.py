@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,20 @@ def test_an_import_is_named_when_a_test_imports_a_benchmark(tmp_path: Path) -> N
         "tests/test_speed.py: speed",
     ]
     assert breaches(tmp_path, "benchmarks", "tests") == []
+
+
+@pytest.mark.parametrize("script", [path.name for path in sorted((ROOT / "benchmarks").glob("*.py"))])
+def test_what_a_benchmark_starts_exists_when_it_is_imported(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    pytest.importorskip("torch")
+    spec = spec_from_file_location(f"benchmark_{script[:-3]}", ROOT / "benchmarks" / script)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)  # a dataclass looks its module up there
+    spec.loader.exec_module(module)
+    places = {name: Path(value) for name, value in vars(module).items() if _is_place(value)}
+    assert [name for name, place in places.items() if place.suffix == ".py" and not place.is_file()] == []
+
+
+def _is_place(value: object) -> bool:
+    return isinstance(value, (str, Path)) and str(value).startswith(str(ROOT)) and "\n" not in str(value)

@@ -9,12 +9,24 @@ from lab.tuning.parts import Row, is_done
 from lab.tuning.programs import Program
 
 ALLOWED_SHARE = 1 / 20
+IN_BF16 = {"TUNED_AS": "amp=bf16"}
+"""Of a program's environment: its products of matrices are in bfloat16, so precision of float32 is nothing to it."""
 
 
 def words_of(num_settings: int, budget_s: float, seed: int) -> list[str]:
-    """Of `dynotune tune`, with nothing to try but what does nothing."""
-    also = [word for number in range(1, num_settings + 1) for word in ("--try", f"env.DYNOTUNE_NOTHING_{number}=1")]
-    rest = [word for knob in knobs.all_knobs() for word in ("--exclude", knob.id)]
+    """Of `dynotune tune`, with nothing to try but variables that nothing reads."""
+    return _words([f"env.DYNOTUNE_NOTHING_{number}=1" for number in range(1, num_settings + 1)], budget_s, seed)
+
+
+def rounding_words(budget_s: float, seed: int) -> list[str]:
+    """Of `dynotune tune`, with nothing to try but how float32 is multiplied."""
+    return _words(["matmul.fp32_precision=high", "matmul.fp32_precision=medium"], budget_s, seed)
+
+
+def _words(tried: Sequence[str], budget_s: float, seed: int) -> list[str]:
+    also = [word for setting in tried for word in ("--try", setting)]
+    names = {setting.partition("=")[0] for setting in tried}
+    rest = [word for knob in knobs.all_knobs() if knob.id not in names for word in ("--exclude", knob.id)]
     return ["tune", "--budget", f"{budget_s:.0f}s", "--seed", str(seed), *also, *rest]
 
 

@@ -16,6 +16,7 @@ from lab.yolo import OFFLINE
 from lab.yolo import photographs as yolo_photographs
 
 HERE = Path(__file__).resolve().parent / "commands"
+TRAIN = HERE / "train.py"
 AS = "env.TUNED_AS"
 INFORMED = "informed"
 

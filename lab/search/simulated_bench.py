@@ -13,10 +13,10 @@ from scipy.special import stdtrit
 from dynotune.measure.bench import Journal
 from dynotune.measure.comparison import judge, orders
 from dynotune.measure.live import lane_order, lanes
-from dynotune.schema.arm import Arm
+from dynotune.schema.arm import BASELINE, Arm
 from dynotune.schema.comparison import MIN_PAIRS, BaselineShift, Comparison, Pair
 from dynotune.schema.study import Estimate, Guarded, Phase, Study, Trial
-from dynotune.search.bench import Tested
+from dynotune.search.bench import FIRST_LAUNCH, Tested
 from dynotune.search.study import search
 from lab.search.studies import FOREVER_S, study_of
 from lab.search.tables import QUIET, Noise, Recorded, Table
@@ -198,6 +198,10 @@ class SimulatedBench:
         # A first guess, as a diagnosis gives it; then what the arm's last run took.
         guess = self._guessed * (self.table.start_s + self.table.window_s)
         return self._took_s.get(arm.key, self._took_s.get("", guess))
+
+    def least_run_s(self) -> float:
+        is_known = self._took_s or self._guessed == 1.0
+        return self.run_s(BASELINE) / (1.0 if is_known else FIRST_LAUNCH)
 
     def left_s(self) -> float:
         return self._budget_s - self.clock_s

@@ -15,7 +15,7 @@ from dynotune.measure.bench import Journal
 from dynotune.measure.live import lanes
 from dynotune.schema import document
 from dynotune.schema.arm import BASELINE, arm
-from dynotune.schema.comparison import MAX_PAIRS
+from dynotune.schema.comparison import MAX_PAIRS, MIN_PAIRS
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Ended, Study
@@ -263,6 +263,46 @@ def test_settings_that_do_nothing_are_never_proved_within_one_process_more_often
         for seed in range(200)
     )
     assert proved <= 18  # of 200 at 5%: more come in one of a hundred such tests
+
+
+class Planned(SimulatedBench):
+    """Plans the window of all runs from the baseline's pilot, as the real bench does."""
+
+    def run(self, arm, phase, block, *lane):
+        pilots = [trial for trial in self.journal.document.trials if (trial.arm, trial.phase) == ("", "pilot")]
+        assert pilots or phase == "pilot"
+        return super().run(arm, phase, block, *lane)
+
+
+@pytest.mark.parametrize("start_s", [2.0, 8.0, 15.0, 22.0, 30.0, 40.0])
+def test_search_starts_the_unchanged_command_first_when_its_diagnosis_left_no_pilot(start_s: float) -> None:
+    table = Table({"quick0=1": 0.4}, start_s=start_s, window_s=4.0)
+    bench = Planned(table, budget_s=THREE_MINUTES_S, switch_sd=0.01, guessed=2.0)
+    study = searched(study_of(QUICK, budget_s=THREE_MINUTES_S), bench)
+    assert "quick0=1" in recipe(study)
+
+
+def test_search_states_the_launched_number_when_only_the_guess_of_a_run_says_that_no_pairs_fit() -> None:
+    """The first start reads files from a cold disk, and later ones take half as long."""
+    table = Table({"quick0=1": 0.4}, start_s=16.0, window_s=4.0)
+    study, bench, _ = within(table, QUICK[:1], switch_sd=0.01, check_s=15.0, spent_s=40.0, guessed=2.0)
+    assert study.confirmed is not None and not study.confirmed.within
+    assert study.confirmed.verdict == "faster" and study.confirmed.num_pairs >= MIN_PAIRS
+
+
+def test_search_starts_the_recipe_once_when_pairs_were_begun_and_do_not_fit() -> None:
+    table = Table({"quick0=1": 0.4}, start_s=36.0, window_s=4.0)
+    study, bench, _ = within(table, QUICK[:1], switch_sd=0.01, spent_s=60.0)
+    assert recipe(study) == {"quick0=1"} and study.confirmed is not None and study.confirmed.within
+    assert "quick0=1" in {key for key, _, _ in bench.ran}
+
+
+def test_search_gives_what_compiles_the_rest_of_the_time_when_nothing_is_proved_without_it() -> None:
+    """Time for pairs is kept in vain as long as there is nothing that pairs could state."""
+    table = Table({"compile.mode=default": 0.5}, start_s=15.0, window_s=4.0)
+    whole = arm([*(one.setting for one in QUICK), COMPILED[0].setting])
+    study, _, _ = within(table, [*QUICK, *COMPILED], switch_sd=0.01, cold_s={whole.key: 80.0}, spent_s=40.0)
+    assert "compile.mode=default" in recipe(study)
 
 
 # Prune

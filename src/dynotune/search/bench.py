@@ -14,6 +14,10 @@ from dynotune.schema.setting import Setting
 from dynotune.schema.study import BlockResult, Candidate, Estimate, HostBlock, Phase, Study, Trial
 
 
+FIRST_LAUNCH = 2.0
+"""How many times as long as later launches the first may take, which reads files from a cold disk."""
+
+
 class Tested(msgspec.Struct, frozen=True, kw_only=True):
     """Result for an arm from blocks within one live run.
 
@@ -121,6 +125,12 @@ class StudyBench(Protocol):
 
     def run_s(self, arm: Arm) -> float:
         """Return the approximate seconds of a run of the arm; before its first run, of a run of the baseline."""
+
+    def least_run_s(self) -> float:
+        """Return the fewest seconds that a run of the baseline may take, by what is known so far.
+
+        As long as the command was launched only once, this is the time of that launch over `FIRST_LAUNCH`.
+        """
 
     def block_s(self) -> float:
         """Return the approximate seconds of a block of an arm within one process."""

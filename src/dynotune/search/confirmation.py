@@ -28,7 +28,7 @@ from dynotune.schema.setting import Setting
 from dynotune.search import words
 from dynotune.search.fit import Fit, value_of
 from dynotune.search.running import OutOfTime, Search, gave_nothing
-from dynotune.search.switch import faster_within
+from dynotune.search.switch import faster_within, stating_fits
 
 MOST_SEEN_DF = 4
 """Most degrees of freedom taken from earlier runs: with more, a different spread of later runs would hardly count."""
@@ -67,11 +67,14 @@ def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
 
 def _begun(work: Search, candidate: Arm) -> Comparison | None:
     """Return the empty comparison with as many pairs as the time allows; None if the time allows too few."""
+    blocks = next((one for one in faster_within(work.study) if arm(one.candidate_settings) == candidate), None)
+    is_likely = blocks is not None and stating_fits(work)
+    if is_likely:
+        work.pilot(BASELINE)  # a diagnosis may leave none, and the window is planned from it
     run_s = work.bench.run_s(candidate)
     fit = Fit(work.trials("prune"))
     spread = fit.of_a_pair(*(key for key in (BASELINE.key, candidate.key) if fit.num_blocks(key)))
     seen = spread and Spread(NOISIER * spread.variance, min(spread.df, MOST_SEEN_DF))
-    blocks = next((one for one in faster_within(work.study) if arm(one.candidate_settings) == candidate), None)
     if blocks is not None:
         seen = launched.spread(seen)
     fewest = launched.fewest_pairs(seen)
@@ -80,6 +83,8 @@ def _begun(work: Search, candidate: Arm) -> Comparison | None:
         int(work.bench.left_s() / (work.bench.run_s(BASELINE) + run_s)),
     )
     max_pairs = max(n for n in range(MAX_PAIRS + 1) if lane_order.most_in_a_lane(n, num) <= max(0, in_turn))
+    if is_likely:
+        max_pairs = max(max_pairs, fewest)  # the first of them shows how long they take
     if max_pairs < fewest:
         return None
     comparison = replace(work.comparison(candidate, max_pairs=max_pairs, run_s=run_s, seen=seen), **_planned(work))

@@ -22,7 +22,7 @@ from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import PART_ERROR, Candidate, CandidateOutcome, Round, Trial
 from dynotune.search import words
-from dynotune.search.bench import complete, each_left_out, needed_first
+from dynotune.search.bench import FIRST_LAUNCH, complete, each_left_out, needed_first
 from dynotune.search.fit import Fit, Gain, holm
 from dynotune.search.parts import exact_arm, parts_of
 from dynotune.search.results import KEEPS_OUT, NO_TIME, rounding
@@ -75,7 +75,7 @@ def _without_rounding(work: Search) -> None:
 
 def _fits_once_measured(work: Search) -> bool:
     """Return whether fresh pairs fit; a run is measured if only its guess, twice a first start, says otherwise."""
-    if work.alive() and fresh_s(work) <= 2 * work.bench.left_s():
+    if work.alive() and fresh_s(work) <= FIRST_LAUNCH * work.bench.left_s():
         work.pilot(BASELINE)
     _without_rounding(work)
     if work.alive() and not fresh_fits(work):

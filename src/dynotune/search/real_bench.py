@@ -44,8 +44,8 @@ from dynotune.schema.run import LIMIT_S, RunSpec
 from dynotune.schema.setting import Setting, batches_ahead, over
 from dynotune.schema.study import BlockResult, Estimate, Guarded, HostBlock, Phase, Study, Trial
 from dynotune.search import failures
-from dynotune.search.bench import Hosts, Tested
-from dynotune.search.earlier import pilots_on_disk
+from dynotune.search.bench import FIRST_LAUNCH, Hosts, Tested
+from dynotune.search.earlier import DIAGNOSIS, pilots_on_disk
 from dynotune.search.fit import counts
 from dynotune.search.guards import Guards
 from dynotune.search.running import in_place
@@ -238,6 +238,11 @@ class RealBench:
                 return window.run_s
             return self._own_s(arm.key, self._pilots[arm.key], window.run_s, window)
         return self._study.run_s or self._guess_s
+
+    def least_run_s(self) -> float:
+        later = (trial for trial in self._study.trials if Path(trial.run).parts[:1] != (DIAGNOSIS,))
+        launched_again = any(trial.ended == "measured" for trial in later)
+        return self.run_s(BASELINE) / (1.0 if launched_again else FIRST_LAUNCH)
 
     def block_s(self) -> float:
         if self._within.block_s is not None:

@@ -52,7 +52,8 @@ def _go(work: Search) -> None:
         work.update(stage="prune")
     if work.study.stage == "prune":
         work.update(selected=prune(work), stage="confirm")
-    if work.study.selected and confirm(work, work.study.selected) is None:
+    if work.study.selected:
+        confirm(work, work.study.selected)
         started(work, arm(work.study.selected))
 
 

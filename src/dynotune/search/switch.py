@@ -77,22 +77,31 @@ def _reserved_s(work: Search, quick: Sequence[Candidate]) -> float:
 
     They are for the check of results, and for fresh pairs that state the speed-up, or else for one start.
     """
-    run_s, left_s = work.bench.run_s(BASELINE), work.bench.left_s()
-    check_s = work.bench.check_s(arm(_bundle(quick)))
-    for needed_s in (check_s + stating_runs() * run_s, check_s + run_s):
-        if needed_s <= STATING_SHARE * left_s:
-            return needed_s
-    return min(check_s + run_s, LAUNCH_SHARE * left_s)
+    left_s, check_s = work.bench.left_s(), work.bench.check_s(arm(_bundle(quick)))
+    needed_s = check_s + stating_s(work)
+    return needed_s if needed_s <= STATING_SHARE * left_s else _start_s(work, quick)
 
 
-def stating_runs() -> int:
-    """Return the runs of the command in fresh pairs that state the speed-up of settings proved within one process."""
-    return 2 * launched.fewest_pairs(launched.spread())
+def _start_s(work: Search, quick: Sequence[Candidate]) -> float:
+    """Return the seconds for the check of results and for one start with the settings."""
+    needed_s = work.bench.check_s(arm(_bundle(quick))) + work.bench.run_s(BASELINE)
+    left_s = work.bench.left_s()
+    return needed_s if needed_s <= STATING_SHARE * left_s else min(needed_s, LAUNCH_SHARE * left_s)
+
+
+def stating_s(work: Search) -> float:
+    """Return the seconds of fresh pairs that state the speed-up of settings proved within one process.
+
+    They are the fewest that these may take: only the pairs themselves show how long a launch takes after the first.
+    """
+    is_known = any(trial.arm == BASELINE.key for trial in work.study.trials)
+    num_runs = 2 * launched.fewest_pairs(launched.spread()) + (not is_known)
+    return num_runs * work.bench.least_run_s()
 
 
 def stating_fits(work: Search) -> bool:
-    """Return whether fresh pairs fit that state the speed-up of settings proved within one process."""
-    return work.bench.left_s() >= stating_runs() * work.bench.run_s(BASELINE)
+    """Return whether fresh pairs may fit that state the speed-up of settings proved within one process."""
+    return work.bench.left_s() >= stating_s(work)
 
 
 def fresh_fits(work: Search) -> bool:
@@ -143,6 +152,8 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
     arms = [one for one in dict.fromkeys([eager, *compiled]) if one.settings]
     for number, planned in enumerate(arms, 1):
         one = arm(setting for setting in planned.settings if str(setting) not in work.study.outcomes)
+        if planned != eager and proved_within(work.study) is None and not fresh_fits(work):
+            until_s = min(until_s, _start_s(work, quick))  # as long as nothing is proved, pairs can state nothing
         if not one.settings or work.bench.left_s() <= until_s:
             continue
         # Compiling may take all of the time or end the program, so some time is reserved for later stages.

@@ -285,7 +285,7 @@ def test_search_starts_the_unchanged_command_first_when_its_diagnosis_left_no_pi
 def test_search_states_the_launched_number_when_only_the_guess_of_a_run_says_that_no_pairs_fit() -> None:
     """The first start reads files from a cold disk, and later ones take half as long."""
     table = Table({"quick0=1": 0.4}, start_s=16.0, window_s=4.0)
-    study, bench, _ = within(table, QUICK[:1], switch_sd=0.01, check_s=15.0, spent_s=40.0, guessed=2.0)
+    study, _bench, _ = within(table, QUICK[:1], switch_sd=0.01, check_s=15.0, spent_s=40.0, guessed=2.0)
     assert study.confirmed is not None and not study.confirmed.within
     assert study.confirmed.verdict == "faster" and study.confirmed.num_pairs >= MIN_PAIRS
 

@@ -13,7 +13,6 @@ from dynotune.schema.comparison import Comparison
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import BlockResult, Candidate, Estimate, HostBlock, Phase, Study, Trial
 
-
 FIRST_LAUNCH = 2.0
 """How many times as long as later launches the first may take, which reads files from a cold disk."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -271,10 +272,55 @@ def test_workers_that_are_not_drawn_from_end_their_work_before_anything_is_timed
         return 0.5 if since < 9 else 0.0 if since < 15 else 0.03
 
     ran = program([FAST], num_blocks=3, cost_s=cost_s)
-    ran.program.loader_router = SimpleNamespace(waiting=lambda: (since >= 9, True, 6), num_drained=0)
+    ran.program.loader_router = SimpleNamespace(
+        waiting=lambda: (since >= 9, True, 6), num_drained=0, busy_share=lambda: None
+    )
     ran.program.loader_begun("loader", SimpleNamespace(num_workers=2, prefetch_factor=2))
     ran.run()
     assert ran.ratios(0) == pytest.approx([0.04 / 0.035] * 3)
+
+
+class Workers:
+    """16 workers and their queue of 32 batches, each of which takes `batch_s` to make."""
+
+    def __init__(self, ran, batch_s: float) -> None:
+        self.ran, self.batch_s = ran, batch_s
+        self.ready, self.num_drained, self.made_at = 32, 0, []
+
+    def cost_s(self, ran, number: int) -> float:
+        """Return the wait for a batch, which is drawn when a step begins; another is asked for."""
+        now_s = ran.now_s
+        self.made_at.append(max([now_s, *self.made_at[-16:-15]]) + self.batch_s)
+        self.drawn = getattr(self, "drawn", 0) + 1
+        return max(0.0, self.made_at[self.drawn - 33] - now_s) if self.drawn > 32 else 0.0
+
+    def busy_share(self) -> float:
+        return (sum(at > self.ran.now_s for at in self.made_at) + 1) / 16
+
+    def waiting(self):
+        pending = sum(at > self.ran.now_s for at in self.made_at)
+        return True, pending <= 16 or pending >= 32, 32 - min(32, pending)
+
+
+@pytest.mark.parametrize(("batch_s", "ratio"), [(0.01, 2.0), (0.03, 2.0), (0.12, 2 / 1.5), (0.4, 1.0)])
+def test_blocks_wait_for_the_queue_to_empty_when_workers_might_not_keep_up_with_the_candidate(
+    program, batch_s: float, ratio: float
+) -> None:
+    """A step takes 10 ms, 5 ms with the candidate; sixteen workers make a batch in `batch_s` / 16."""
+    workers = None
+
+    def cost_s(ran, number):
+        wait_s = workers.cost_s(ran, number)
+        ran.program.steps.wait_s += wait_s
+        return wait_s
+
+    ran = program([FAST], num_blocks=4, stretch_steps=32, cost_s=cost_s)
+    workers = Workers(ran, batch_s)
+    ran.program.loader_router = workers
+    ran.program.loader_begun("loader", SimpleNamespace(num_workers=16, prefetch_factor=2))
+    ran.run()
+    assert math.prod(ran.ratios(0)) ** (1 / 4) == pytest.approx(ratio, rel=0.07)
+    assert len(ran.values) < 700 or batch_s > 0.03, "a queue of 32 batches would be used up ten times a block"
 
 
 def test_a_step_that_allocates_is_waited_out(program):
@@ -333,7 +379,7 @@ def test_a_stretch_that_drew_batches_left_at_the_end_of_an_epoch_is_timed_again(
         ran.program.loader_router.num_drained += number % 50 > 45
 
     ran = program([FAST], num_blocks=6, before=before, cost_s=lambda ran, number: -0.004 * (number % 50 > 45))
-    ran.program.loader_router = SimpleNamespace(waiting=lambda: (True, True, 0), num_drained=0)
+    ran.program.loader_router = SimpleNamespace(waiting=lambda: (True, True, 0), num_drained=0, busy_share=lambda: None)
     assert ran.run().ratios(0) == pytest.approx([2.0] * 6)
 
 

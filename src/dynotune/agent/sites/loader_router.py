@@ -86,6 +86,15 @@ class Router:
         idle, steady, ready = zip(*found) if found else ((), (), (0,))
         return all(idle), all(steady), max(ready)
 
+    def busy_share(self) -> float | None:
+        """Return the largest share of a loader's workers that may have been busy in a step; None without workers.
+
+        Batches that were asked for and are not ready are being made, or wait for a worker: then the share exceeds 1.
+        One more may have been made since the step drew its batch.
+        """
+        found = [sources.busy_share(self.active) for sources in list(self._seen.values())]
+        return max((share for share in found if share is not None), default=None)
+
     def cannot(self, options: dict[str, Any]) -> str:
         """Return why no loader of the steps can give batches with these options, beside those on already."""
         if self.failure:
@@ -192,6 +201,13 @@ class _Sources:
                 made, wanted = _done(idle)
                 is_idle &= made >= wanted - len(self._held.get(id(idle), ()))
         return is_idle, is_steady, ready
+
+    def busy_share(self, options: Options | None) -> float | None:
+        """Return the same as `Router.busy_share`, of the iterator that is drawn from."""
+        drawn = self._own() if options is None else self._others.get(options)
+        num_workers = getattr(drawn, "_num_workers", 0)
+        ready, asked = _done(drawn)
+        return (asked - ready + 1) / num_workers if num_workers else None
 
     @property
     def num_asked(self) -> int:

@@ -14,6 +14,7 @@ switch, and no stretch is repeated.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from statistics import median
@@ -26,6 +27,7 @@ from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
 from ..core.pace import pace_s
 from ..core.program import WAITS
+from ..sites.loader_router import router_of
 from ..sites.site import NotSwitched
 from .arm_switch import ArmSwitch
 from .results_within import ResultsWithin
@@ -52,7 +54,11 @@ ODD = 2.0
 LONG, LOOKS = 3.0, 32
 # Factor over the baseline's step: a candidate with longer steps gets no more blocks, if the task asks for that.
 HOPELESS = 2.5
-MOST_SPOILT = 3  # blocks in which the program itself compiled something, before the candidate is given up
+# With a candidate that draws the same batches, the queue of ready batches is used up after a switch only if workers
+# might not keep up: if more than this share of them would be busy at the candidate's pace.
+SPARE = 0.5
+MOST_QUEUES = 4  # most steps that use up the queue, in its lengths
+MOST_SPOILT = 3  # blocks that do not count, before the candidate is given up
 SHORT_EPOCHS = "epochs are shorter than a stretch, and each would start the workers of two loaders in place of one"
 # A compiled program keeps few variants of its code, and each candidate that compiles takes one of them.
 MOST_RECOMPILED = 2
@@ -61,7 +67,7 @@ ORDERS = ("ABBA", "BAAB")
 
 
 class _Spoilt(Exception):
-    """A block that does not count, because the program compiled something of its own."""
+    """A block that does not count: the program compiled something of its own, or batches came from a reserve."""
 
 
 class SwitchArms(Task):
@@ -84,6 +90,8 @@ class SwitchArms(Task):
         self._drawn: dict[int, int] = {}
         self._usual: dict[ArmSwitch | None, list[float]] = {None: [float(order.get("step_s") or 0.0)]}
         self._waited: set[ArmSwitch | None] = set()  # arms with which the program waits for the loader
+        self._busy_shares: list[float] = []  # of the loader's workers, at steps without a candidate
+        self._drains: set[ArmSwitch] = set()  # candidates with which workers might not keep up
         self._results: dict[ArmSwitch, ResultsWithin] = {}
         self._has_ranks = False
         self._is_restless = False  # whether it allocates in every step
@@ -110,6 +118,8 @@ class SwitchArms(Task):
             wanted = self.order.get("num_results", 0)
             rounding = self.order.get("rounding", 0.0)
             self._results = {arm: ResultsWithin(program, wanted, rounding) for arm in self._arms if wanted}
+        if program.num_queued and program.loaders is not None and not self._has_ranks:
+            router_of(program)  # it knows how many batches are ready
         if any(arm.acts_in_calls for arm in self._arms):
             self._call_through(self._around(program.roots.around))
         self._thread = get_ident()
@@ -306,13 +316,19 @@ class SwitchArms(Task):
         if self._has_ranks:
             yield from self._pass(arm, WASH_OUT_STEPS + queued + STEPS_LEFT_OUT)
             return
-        router, quiet, before = self.program.loader_router, 0, self._counters()
+        router = self.program.loader_router
+        if arm is not None and not arm.num_queued and self._busy_shares:
+            if not self._keeps_up(arm):
+                yield from self._use_up(arm, MOST_QUEUES * queued)
+            queued, router = 0, None
+        quiet, before = 0, self._counters()
         # Wait until workers that are not drawn from are idle; they report how many steps that takes.
         least = WASH_OUT_STEPS + (queued if router is None else 0)
         is_settled = router is None
         for number in range(1, WASH_OUT_STEPS + 2 * queued + MOST_RESTLESS_STEPS + 1):
             yield from self._pass(arm, 1)
             now = self._counters()
+            self._look_at_workers(arm)
             if arm is not None:
                 arm.refuse_failed()
             if not (arm is not None and arm.is_on and arm.compiles):
@@ -328,11 +344,46 @@ class SwitchArms(Task):
         # If nothing was switched on, the program runs in its own way.
         self._is_restless |= is_settled and (arm is None or not arm.has_been_on)
 
+    def _use_up(self, arm: ArmSwitch, most_steps: int) -> Stops:
+        """Wait until no batch is ready, or until their number falls no more: then it is what the present pace leaves.
+
+        Both arms draw the same batches, so only their number can favour one of them.
+        """
+        lowest, since = math.inf, 0
+        for _ in range(most_steps):
+            yield from self._pass(arm, 1)
+            arm.refuse_failed()
+            num_ready = self.program.loader_router.waiting()[2]
+            lowest, since = (num_ready, 0) if num_ready < lowest else (lowest, since + 1)
+            if not num_ready or since > arm.num_workers:
+                return
+
+    def _look_at_workers(self, arm: ArmSwitch | None) -> None:
+        router = self.program.loader_router
+        share = None if router is None or (arm is not None and arm.is_on) else router.busy_share()
+        if share is not None:
+            self._busy_shares.append(share)
+
+    def _keeps_up(self, arm: ArmSwitch | None) -> bool:
+        """Tell whether the loader's queue stays as full as it is when the candidate is switched.
+
+        By Little's law, workers are busy in proportion to the pace at which batches are drawn. A candidate's pace is
+        known only after a stretch, which is timed again if workers might not have kept up.
+        """
+        if arm is None or arm.num_queued or arm in self._drains or not self._busy_shares:
+            return False
+        return self._faster(arm) * median(self._busy_shares) <= SPARE
+
+    def _faster(self, arm: ArmSwitch) -> float:
+        """Return the baseline's step time over the candidate's, by their stretches; 1 as long as one is unknown."""
+        known = [[each for each in self._usual.get(which) or [] if each > 0] for which in (None, arm)]
+        return median(known[0]) / median(known[1]) if all(known) else 1.0
+
     def _stretch(self, arm: ArmSwitch) -> Stops:
         """Return the wall time (s) of the stretch's steps, the number of samples or None, and the number of steps."""
         length, steps = self._length(arm), self.program.steps
         for repeats_left in range(MOST_REPEATS, -1, -1):
-            at_epochs = self._at_epochs
+            at_epochs, kept_up = self._at_epochs, self._keeps_up(arm)
             before, waited_s = self._counters(), steps.wait_s
             counted, num_steps = (steps.num_samples, steps.num_uncounted), steps.num_steps
             pace_before_s = pace_s()
@@ -350,6 +401,11 @@ class SwitchArms(Task):
             has_begin = self._at_epochs != at_epochs and (steps.epoch_steps is None or steps.epoch_steps > length)
             is_odd = self._is_odd(arm, duration_s / (steps.num_steps - num_steps))
             is_quiet = now == before or (self._is_restless and now[0] == before[0])
+            if arm.is_on and kept_up and not self._keeps_up(arm):
+                # The stretch may have used up batches that were ready: all blocks are timed with the queue's own level.
+                self._drains.add(arm)
+                self._usual.pop(arm, None)
+                raise _Spoilt
             if self._has_ranks or not (repeats_left and (has_begin or is_odd or not is_quiet)):
                 break
         if is_odd:

@@ -6,4 +6,4 @@ def window_task(at_step, num_steps):
 
 
 def trace_task(at_step, num_steps, **options):
-    return {"type": "record-trace", "at_step": at_step, "num_steps": num_steps, **options}
+    return {"type": "record-trace", "at_step": at_step, "num_steps": num_steps, "most_s": 60.0, **options}

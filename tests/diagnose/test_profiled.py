@@ -9,6 +9,7 @@ import pytest
 from dynotune.diagnose import profiled as module
 from dynotune.diagnose.profiled import RecordedSteps, profiled
 from dynotune.measure.live.recording import Recording
+from dynotune.measure.live.request import RecordRequest
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import Run, RunSpec
@@ -29,7 +30,8 @@ class Recorder:
         self.asked: list[bool] = []
         self._slowed, self._devices, self._fails_without = slowed, devices, fails_without
 
-    def record(self, runner: None, run: RunSpec, *, stacks: bool) -> Recording:
+    def record(self, runner: None, request: RecordRequest) -> Recording:
+        stacks = request.stacks
         self.asked.append(stacks)
         if self._fails_without and not stacks:
             raise CannotRunHere("the disk is full", hint="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,10 +28,15 @@ from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.memory import RankMemory
 from dynotune.schema.observation import FRESH_CACHES, Observation, ProcessState
 from dynotune.schema.run import RunSpec
+from dynotune.schema.task import MOST_RECORDED_S
 
 OBSERVATION_FILE = "observation.json"
 OLDEST_TORCH = (2, 4)
 CACHE_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+OF_WAITING = 0.5
+"""Share of the time for measurements in which steps may become steady; then they are timed as they are."""
+LEAST_LEFT = 0.2
+"""Share of the time for measurements that is left for recording, however long the start took."""
 MACHINE_S = 20.0
 """Time limit in seconds: the target imports torch to report its build, which takes long if its disk is cold."""
 
@@ -42,6 +48,8 @@ class LiveDiagnosis:
 
     Args:
         limit_s: time limit in seconds for each start of the command; None for `run.timeout_s` or `LIMIT_S`.
+        share_s: seconds that all measurements shall take; a start that takes longer leaves each of them some seconds.
+            None for as long as they need.
 
     Raises:
         UsageError: the settings or step numbers do not exist, or do not fit together.
@@ -49,11 +57,16 @@ class LiveDiagnosis:
         CannotRunHere: the command's torch is missing or too old, or the command made no steps or too few.
     """
 
-    def __init__(self, run: RunSpec, watcher: Watcher, *, limit_s: float | None = None) -> None:
+    def __init__(
+        self, run: RunSpec, watcher: Watcher, *, limit_s: float | None = None, share_s: float | None = None
+    ) -> None:
         self.run, self._watcher = run, watcher
+        self._share_s, self._began_s = share_s, time.monotonic()
         self._leave = ExitStack()
         facts = checked_facts(run, run.window_steps, watcher)
         self.runner = TaskRunner(run, watcher, facts=facts, label="the observed run", limit_s=limit_s, observe=True)
+        if share_s is not None:
+            self.runner.restless_s = share_s * OF_WAITING
         self._processes: Sequence[ProcessState] = []
 
     def __enter__(self) -> LiveDiagnosis:
@@ -90,7 +103,7 @@ class LiveDiagnosis:
         begin_s, end_s = plain.begin_s, plain.end_s
         watched = probe.over(plain.samples, begin_s, end_s) if begin_s < end_s else {}
         watcher.running("a few recorded steps")
-        recorded = profiled(self.runner, run, watcher)
+        recorded = profiled(self.runner, run, watcher, self._most_recorded_s())
         trace = recorded if isinstance(recorded, Unknown) else recorded.summary
         memory = self._memory(plain.processes)
         observation = Observation(
@@ -111,10 +124,24 @@ class LiveDiagnosis:
             self.runner.live.save()
         return observation, path
 
+    def _most_recorded_s(self) -> float:
+        """Return the most seconds of a recording, of which there may be a second one, without stacks."""
+        if self._share_s is None:
+            return MOST_RECORDED_S
+        left_s = self._share_s - (time.monotonic() - self._began_s)
+        return min(MOST_RECORDED_S, max(left_s, self._share_s * LEAST_LEFT) / 2)
+
+    @property
+    def has_time(self) -> bool:
+        """Tell whether the measurements have taken less than their share of the time."""
+        return self._share_s is None or time.monotonic() - self._began_s < self._share_s
+
     def _memory(self, processes: Sequence[ProcessState]) -> list[RankMemory] | Unknown:
         """Return the device memory of the program, if the program runs for long enough."""
         if not self.runner.goes_on or not any(process.allocators for process in processes):
             return Unknown("the program has no device memory, or had ended")
+        if not self.has_time:
+            return Unknown("the diagnosis had taken its share of the time")
         try:
             return [rank for rank, _ in recorded_memory(self.runner, self.run)]
         except DynotuneError as error:

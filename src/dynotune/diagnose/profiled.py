@@ -11,6 +11,7 @@ from dynotune.schema.errors import CommandFailed, DynotuneError
 from dynotune.schema.facts import Unknown
 from dynotune.schema.reasons import Reason
 from dynotune.schema.run import RunSpec
+from dynotune.schema.task import MOST_RECORDED_S
 from dynotune.schema.trace_summary import TraceSummary
 from dynotune.text import reasons
 from dynotune.trace import Timeline, summarise
@@ -36,8 +37,10 @@ class RecordedSteps(NamedTuple):
         return self._replace(summary=msgspec.structs.replace(self.summary, notes=notes))
 
 
-def profiled(runner: TaskRunner, run: RunSpec, watcher: Watcher) -> RecordedSteps | Unknown:
-    """Record a few steps of the live run with stacks, or without if that fails; Unknown if neither works.
+def profiled(
+    runner: TaskRunner, run: RunSpec, watcher: Watcher, most_s: float = MOST_RECORDED_S
+) -> RecordedSteps | Unknown:
+    """Record steps of the live run for `most_s`, with stacks, or without if that fails; Unknown if neither works.
 
     If stacks slow a program on the CPU down, steps are recorded again without stacks, and only code places are taken
     from the first trace. The summary's notes begin with warnings about the recorded steps.
@@ -45,9 +48,10 @@ def profiled(runner: TaskRunner, run: RunSpec, watcher: Watcher) -> RecordedStep
     failed = ""
     for stacks in (True, False):
         try:
-            recording = _recorded(runner, run, stacks=stacks)
+            recording = _recorded(runner, RecordRequest(run=run, stacks=stacks, most_s=most_s))
             found = _summary(recording, failed)
-            return _less_slowed(found, recording.slowed, runner, run, watcher) if stacks else found
+            again = RecordRequest(run=run, most_s=most_s)
+            return _less_slowed(found, recording.slowed, runner, again, watcher) if stacks else found
         except DynotuneError as error:
             reason, code = in_words(error), error.code if isinstance(error, NotRecorded) else Reason.OTHER
         except MemoryError:
@@ -60,10 +64,10 @@ def profiled(runner: TaskRunner, run: RunSpec, watcher: Watcher) -> RecordedStep
     return Unknown(reason)
 
 
-def _recorded(runner: TaskRunner, run: RunSpec, *, stacks: bool) -> Recording:
+def _recorded(runner: TaskRunner, request: RecordRequest) -> Recording:
     """Record steps. Raises CommandFailed and CannotRunHere if there is no trace."""
     recorder = Recorder(runner)
-    if recorder.record(RecordRequest(run=run, stacks=stacks)) is None:
+    if recorder.record(request) is None:
         raise recorder.no_trace()
     return recorder.recording()
 
@@ -87,14 +91,14 @@ def _summary(recording: Recording, failed: str) -> RecordedSteps:
 
 
 def _less_slowed(
-    found: RecordedSteps, slowed: float | None, runner: TaskRunner, run: RunSpec, watcher: Watcher
+    found: RecordedSteps, slowed: float | None, runner: TaskRunner, request: RecordRequest, watcher: Watcher
 ) -> RecordedSteps:
     """Record again without stacks if stacks made steps on the CPU far longer; otherwise return `found`."""
     if found.summary.devices or slowed is None or slowed < MOST_SLOWED:
         return found
     watcher.say(f"Recording stacks made steps {slowed:.1f} times as long. They are recorded once more without.")
     try:
-        again = _summary(_recorded(runner, run, stacks=False), "")
+        again = _summary(_recorded(runner, request), "")
     except (DynotuneError, MemoryError) as error:
         reason = in_words(error) if isinstance(error, DynotuneError) else "the trace was too large"
         return found.noting(f"Steps were {slowed:.1f} times as long while stacks were recorded; without them: {reason}")

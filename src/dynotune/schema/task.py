@@ -7,6 +7,10 @@ import msgspec
 PageCache = Literal["warm", "cold"]
 
 
+MOST_RECORDED_S = 60.0
+"""Most seconds of a recording, unless it was asked for with fewer: longer traces can hardly be opened."""
+
+
 class PlannedSetting(msgspec.Struct, frozen=True):
     """A setting for the agent, with its site as plain data. `keep`: whether to undo changes by the program."""
 
@@ -36,9 +40,11 @@ class RecordTrace(_At, frozen=True, kw_only=True, tag="record-trace"):
     """Record `num_steps` steps with torch's profiler, which needs one more step before to get ready.
 
     `stacks`, `shapes`, `memory`: whether to record Python's frames, the shapes of inputs, and allocations.
+    `most_s`: seconds after which no further step is recorded, since recording can make steps many times as long.
     """
 
     num_steps: int
+    most_s: float = MOST_RECORDED_S
     stacks: bool = False
     shapes: bool = False
     memory: bool = False

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from dynotune.fleet import Store
 
 FILE, RECIPE, REPORT = "study.json", "recipe.toml", "report.html"
+DIAGNOSIS_SHARE = 1 / 3
+"""Share of the budget that the diagnosis may take, apart from a start that takes longer by itself."""
 MOST_OF_DIAGNOSIS = 0.1
 """Share of the budget: after a longer diagnosis, the loader is not isolated."""
 LEAST_WAIT = 0.05
@@ -249,7 +251,8 @@ class _Attempt:
             if notes.said != self.study.lane_notes:
                 self._journal.update(lane_notes=notes.said)
             if isinstance(self.study.diagnosis, Unknown):
-                with LiveDiagnosis(self._diagnosed_run(self.study.run.settings), self._watcher) as live:
+                run, share_s = self._diagnosed_run(self.study.run.settings), DIAGNOSIS_SHARE * self.study.budget_s
+                with LiveDiagnosis(run, self._watcher, share_s=share_s) as live:
                     self._diagnose(live)
                     self._search(live.runner)
                     live.end()

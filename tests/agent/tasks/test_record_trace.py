@@ -184,7 +184,7 @@ def test_inference_without_a_loader_is_recorded(fork_under_agent):
 @pytest.mark.parametrize("program", ["compiled.py", pytest.param("compiled_inference.py", marks=pytest.mark.long)])
 def test_compiled_code_is_neither_broken_nor_compiled_again(program, fork_under_agent):
     # These programs fail where something is compiled again.
-    asked = {"num_steps": 3, "stacks": True}
+    asked = {"num_steps": 3, "most_s": 60.0, "stacks": True}
     ran = fork_under_agent([PROGRAMS / program], tasks=[trace_task(15, **asked)])
     assert ran.returncode == 0, ran.stderr
     _, events = trace_of(ran)
@@ -239,7 +239,7 @@ with torch.no_grad():
     for number in range(20000):
         net(torch.ones(1, 8))
         if number == 20:
-            task = {"type": "record-trace", "num_steps": 3, "at_step": AT}
+            task = {"type": "record-trace", "num_steps": 3, "most_s": 60.0, "at_step": AT}
             with open(os.path.join(folder, "task-001.json"), "w") as file:
                 json.dump({"schema": "dynotune.task/1", "task": task}, file)
             with open(os.path.join(folder, "tasks.page"), "r+b") as file:

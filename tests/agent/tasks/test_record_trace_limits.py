@@ -94,10 +94,10 @@ def clock(monkeypatch):
 def record(torch, tmp_path):
     """`record(at_step, num_steps)` gives a task and what it says when it is complete."""
 
-    def make(at_step, num_steps):
+    def make(at_step, num_steps, most_s=60.0):
         program = fake_program(torch, folder=tmp_path)
         program.profiler, program.prepare = Profiler(), lambda: torch.log.append("hold")
-        return RecordTrace(program, {"at_step": at_step, "num_steps": num_steps}), program.events
+        return RecordTrace(program, {"at_step": at_step, "num_steps": num_steps, "most_s": most_s}), program.events
 
     return make
 
@@ -132,14 +132,15 @@ def test_neither_begins_nor_ends_while_the_program_captures_a_graph(record, torc
     assert torch.log.count("prepare") == 1
 
 
-def test_a_recording_that_takes_too_long_ends_with_the_step_in_which_it_does(record, clock):
-    made, said = record(4, 100)
+@pytest.mark.parametrize(("most_s", "num_steps"), [(60.0, 3), (25.0, 1), (1.0, 1)])
+def test_a_recording_that_takes_too_long_ends_with_the_step_in_which_it_does(record, clock, most_s, num_steps):
+    made, said = record(4, 100, most_s)
 
     def slow(number):
         clock.now_s = 25.0 * number
 
     run(made, range(1, 20), slow)
-    assert (said[0]["stopped_by"], said[0]["num_steps"], said[0]["step_s"]) == ("time", 3, [25.0] * 3)
+    assert (said[0]["stopped_by"], said[0]["step_s"]) == ("time", [25.0] * num_steps)
 
 
 def test_a_recording_that_fills_the_memory_ends(record, clock, monkeypatch):

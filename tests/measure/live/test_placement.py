@@ -34,6 +34,8 @@ def test_steps_are_steady_when_a_while_has_passed_since_the_last_start():
 
 def test_slow_steps_are_steady_after_fewer_of_them():
     assert is_steady(record([3.0] * 6), None) is None
+    assert is_steady(compiling(record([1.0] * 40), 39), None, restless_s=30.0) is False
+    assert is_steady(compiling(record([1.0] * 40), 39), None, restless_s=60.0) is None
     assert is_steady(record([3.0] * 7), None) is True
     assert is_steady(compiling(record([3.0] * 7), 3), None) is None
 

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
     from ..core.program import Program
 
-# Limits that end a recording after the step that exceeds them, because larger traces cannot be opened. The profiler's
-# memory is 0.85 times the size of its output, so this gives a file of 300 MB before compression; at the end it is 7
-# times as much.
-MOST_S = 60.0
+# A recording ends after the step that exceeds this, because larger traces cannot be opened. The profiler's memory is
+# 0.85 times the size of its output, so this gives a file of 300 MB before compression; at the end it is 7 times as
+# much.
 MOST_BYTES = 256 << 20
 MEMORY_EVERY_S = 0.05
 # The file is a quarter larger than at level 6 but takes half the time, and the program waits for it.
@@ -45,7 +44,7 @@ class RecordTrace(Task):
 
     def __init__(self, program: Program, order: dict[str, Any]) -> None:
         super().__init__(program, order)
-        self._num_steps = max(1, int(order["num_steps"]))
+        self._num_steps, self._most_s = max(1, int(order["num_steps"])), float(order["most_s"])
         self._options = {name: bool(order.get(name)) for name in ("stacks", "shapes", "memory")}
         self._session: Session | None = None
         self._pending: tuple[str, int] | None = None
@@ -146,7 +145,7 @@ class RecordTrace(Task):
     def _enough(self, now: float) -> str:
         if len(self._step_s) >= self._num_steps:
             return "steps"
-        if now - self._begin_s >= MOST_S:
+        if now - self._begin_s >= self._most_s:
             return "time"
         # Not in every fast step, because the check takes 20 µs.
         if now - self._asked_s < MEMORY_EVERY_S:

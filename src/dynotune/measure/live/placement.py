@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 
 from dynotune.launch.records import ALLOCATED, COMPILED, EPOCH, Record
-from dynotune.measure.live.readiness import steady_steps
+from dynotune.measure.live.readiness import RESTLESS_S, steady_steps
 from dynotune.measure.live.request import RecordRequest
 from dynotune.measure.live.window_plan import ROOM_STEPS, epoch_steps, num_steps_to_find
 from dynotune.schema.errors import TooFewSteps
@@ -18,7 +18,6 @@ RECENT_STEPS = 64
 # With slow steps, steadiness takes minutes to show. Then this many steps without compiling or allocating are enough.
 SLOW_S = 20.0
 SLOW_STEPS = 5
-RESTLESS_S = 120.0
 
 # Enough steps to show their variation, in a file that opens at once: about this long, unless stacks make ten times the
 # events.
@@ -31,8 +30,8 @@ RECORDED_WITH_STACKS_S = 1.5
 TELL_S, TELL_RANKS_S = 0.15, 0.5
 
 
-def is_steady(record: Record, warmup_steps: int | None) -> bool | None:
-    """Tell whether the steps are steady; None while they may still become steady."""
+def is_steady(record: Record, warmup_steps: int | None, restless_s: float = RESTLESS_S) -> bool | None:
+    """Tell whether the steps are steady; None while they may still become steady, at most `restless_s`."""
     step_s = record.step_s
     if warmup_steps is not None:
         return True if len(step_s) >= warmup_steps else None
@@ -43,7 +42,7 @@ def is_steady(record: Record, warmup_steps: int | None) -> bool | None:
     quiet = len(step_s) - 1 - max(events, default=0)
     if sum(step_s) >= SLOW_S and quiet >= SLOW_STEPS:
         return True
-    return False if sum(step_s) >= RESTLESS_S and len(step_s) >= FEWEST_STEPS else None
+    return False if sum(step_s) >= restless_s and len(step_s) >= FEWEST_STEPS else None
 
 
 def recording_from_now(records: Sequence[Record], request: RecordRequest) -> RecordTrace:
@@ -91,7 +90,12 @@ def recording_within(record: Record, request: RecordRequest) -> RecordTrace:
 
 def _trace(request: RecordRequest, at_step: int, num_steps: int) -> RecordTrace:
     return RecordTrace(
-        at_step=at_step, num_steps=num_steps, stacks=request.stacks, shapes=request.shapes, memory=request.memory
+        at_step=at_step,
+        num_steps=num_steps,
+        most_s=request.most_s,
+        stacks=request.stacks,
+        shapes=request.shapes,
+        memory=request.memory,
     )
 
 

@@ -7,6 +7,7 @@ import msgspec
 from dynotune.schema.comparison import MARGIN, MAX_PAIRS, ArmName, InProcess, Pair, Voided
 from dynotune.schema.run import Objective, RunSpec
 from dynotune.schema.setting import Setting
+from dynotune.schema.task import MOST_RECORDED_S
 
 
 class CompareRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,10 +57,12 @@ class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
         run: run whose `warmup_steps` are the fewest steps before the trace; None waits until steps are steady.
         num_steps: number of steps to record; None for up to 10, fewer if they are slow.
         stacks, shapes, memory: record Python's frames, shapes of inputs, and allocations; each slows steps down.
+        most_s: seconds after which no further step is recorded, whatever `num_steps` is.
     """
 
     run: RunSpec
     num_steps: int | None = None
+    most_s: float = MOST_RECORDED_S
     stacks: bool = False
     shapes: bool = False
     memory: bool = False

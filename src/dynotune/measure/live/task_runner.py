@@ -12,7 +12,7 @@ from dynotune.measure.live.launch_plan import LaunchPlan, launch_plan
 from dynotune.measure.live.live_run import PLANNED, Answer, LiveRun, Order, has_answered
 from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.placement import is_steady, recent_step_s
-from dynotune.measure.live.readiness import UntilStep, steady_steps
+from dynotune.measure.live.readiness import RESTLESS_S, UntilStep, steady_steps
 from dynotune.measure.live.request import Watcher
 from dynotune.schema.facts import Facts
 from dynotune.schema.run import LIMIT_S, Plan, RunSpec
@@ -56,6 +56,8 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         self.live: LiveRun | None = None
         self.launch: LaunchPlan | None = None
         self.steady = True
+        self.restless_s = RESTLESS_S
+        """Seconds of steps after which a task begins although steps are not steady."""
         self.step_s = 0.0
         """Seconds of a steady step of the present live run, before any task; 0 if unknown."""
         self._is_known_steady = False
@@ -179,6 +181,6 @@ class _Steady:
             return False
         # Each check takes time in proportion to the number of steps.
         self._next_look = len(records[0].steps) + 1 + len(records[0].steps) // 8
-        steady = is_steady(records[0], self._runner._run.warmup_steps)
+        steady = is_steady(records[0], self._runner._run.warmup_steps, self._runner.restless_s)
         self._runner.steady = steady is not False
         return steady is not None

@@ -176,9 +176,7 @@ def _notes_on(process: Process, trace: RecordedTrace) -> list[str]:
     if trace.cupti_stays:
         found.append(f"{who}CUDA calls take longer since then, because CUPTI stays attached: {trace.cupti_stays}.")
     if trace.stopped_by in ("time", "memory"):
-        limit = (
-            "more would have taken too long" if trace.stopped_by == "time" else "they filled too much memory"
-        )
+        limit = "more would have taken too long" if trace.stopped_by == "time" else "they filled too much memory"
         found.append(f"{who}Only {trace.num_steps} steps were recorded: {limit}.")
     if (_slowed(trace) or 1) < 1 - NOTABLE_DIFFERENCE:
         found.append(f"{_compared(who, trace)}, so they are not alike.")

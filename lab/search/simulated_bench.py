@@ -77,6 +77,7 @@ class SimulatedBench:
         self.planned: dict[str, object] = {"unit": "s/sample"}
         self.switched: list[str] = []
         self.tested: list[str] = []
+        self.begun_s: dict[str, float] = {}
 
     def all_lanes(self) -> list[lanes.Lane]:
         return [lanes.WHOLE]
@@ -140,6 +141,19 @@ class SimulatedBench:
 
     def check_s(self, arm: Arm) -> float:
         return 0.0 if arm.key in self.checked else self._check_s * (1 if self.checked else 2)
+
+    def compile_beside(self, arm: Arm) -> None:
+        """A second start compiles from now on."""
+        self.begun_s[arm.key] = self.clock_s
+
+    def wait_for_compiled(self, limit_s: float) -> None:
+        for key, begun_s in self.begun_s.items():
+            ready_s = begun_s + self.table.start_s + self._cold_s.get(key, 0.0)
+            waited_s = min(max(0.0, ready_s - self.clock_s), limit_s)
+            self.clock_s += waited_s
+            if self.clock_s >= ready_s:
+                self._cold_s = {**self._cold_s, key: 0.0}
+        self.begun_s.clear()
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
         """Each block of an arm takes an eighth of a window of the baseline."""

@@ -43,7 +43,7 @@ def world(monkeypatch):
 
         runner = None
 
-        def __init__(self, run, watcher):
+        def __init__(self, run, watcher, *, share_s):
             self.run, self.watcher = run, watcher
 
         def __enter__(self):

@@ -104,6 +104,12 @@ class StudyBench(Protocol):
     def elsewhere(self, block: HostBlock, lane: lanes.Lane) -> BlockResult | None:
         """Have the lane's host run a block, or, if this host is lost, another host; None if no host is left."""
 
+    def compile_beside(self, arm: Arm) -> None:
+        """Begin to fill the compilers' caches for an arm by a second start, if the machine has room for one."""
+
+    def wait_for_compiled(self, limit_s: float) -> None:
+        """Wait until that second start has ended, at most `limit_s`; then nothing runs beside any more."""
+
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
         """Compare each arm with the baseline in turns within one process; an arm that fails has no estimate."""
 

@@ -5,13 +5,14 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from dynotune import probe
 from dynotune.launch.process import fresh_folder
+from dynotune.launch.records import Record
 from dynotune.measure.bench import Journal, windows
 from dynotune.measure.checks import guard
 from dynotune.measure.comparison import objective, summary
@@ -45,6 +46,7 @@ from dynotune.schema.setting import Setting, batches_ahead, over
 from dynotune.schema.study import BlockResult, Estimate, Guarded, HostBlock, Phase, Study, Trial
 from dynotune.search import failures
 from dynotune.search.bench import FIRST_LAUNCH, Hosts, Tested
+from dynotune.search.beside import NICE, Beside
 from dynotune.search.earlier import DIAGNOSIS, pilots_on_disk
 from dynotune.search.fit import counts
 from dynotune.search.guards import Guards
@@ -115,6 +117,7 @@ class RealBench:
             cache_folder=self._cache_folder(BASELINE),
             runner=runner,
         )
+        self._beside = Beside(self._launch_beside, probe.host.usable_cpus(), watcher)
         self._within = WithinRun(self._live, self._guards, self.left_s)
         self._pilots: dict[str, Outcome] = {}
         self._planned_s: dict[str, float] = {}
@@ -149,7 +152,7 @@ class RealBench:
                 why = "the command as it is has no run to compare lanes with" if alone is None else why
                 self._notes.say(f"Runs go one after another: {why}.")
             elif alone is not None:
-                self._live.end()
+                self._end_live()
                 launch, run = self._lane_pilot, self._request
                 self._lanes = lane_speed.alike(run, self._wanted, alone, self.side, launch, self._notes)
             if self._notes.said != self._study.lane_notes:
@@ -163,7 +166,7 @@ class RealBench:
     def run(self, arm: Arm, phase: Phase, block: int, lane: lanes.Lane = lanes.WHOLE) -> Trial:
         """Run as `StudyBench.run` does. Raises DynotuneError: the unchanged command failed, or the machine."""
         with self.journal.lock:
-            self._live.end()
+            self._end_live()
             if phase != "pilot":
                 self.plan()
             name = f"{next(self._numbers):04d}-{phase}"
@@ -179,8 +182,12 @@ class RealBench:
                 self.journal.update(readback=readback, warnings=list(dict.fromkeys(warnings)))
         return found
 
-    def check(self, arm: Arm) -> Trial | None:
+    def _end_live(self) -> None:
+        self._beside.end()
         self._live.end()
+
+    def check(self, arm: Arm) -> Trial | None:
+        self._end_live()
         begun = Trial(arm=arm.key, phase="pilot", block=0, ended="unchecked", began_s=self.elapsed_s())
         if not self._guards.is_known(arm):
             self._watcher.running(f"losses or outputs: {arm.key}")
@@ -216,6 +223,30 @@ class RealBench:
         if isinstance(timing, Unknown) or timing.time_to_first_step_s is None:
             return self.run_s(arm)
         return min(self.run_s(arm), timing.time_to_first_step_s + SLOWED_BY_CHECKS * guard.NUM_VALUES * timing.step_s)
+
+    def compile_beside(self, arm: Arm) -> None:
+        alone = self._live.outcome()
+        if alone is not None and lanes.room(self._request, alone) > 1:
+            self._beside.begin(arm)
+
+    def wait_for_compiled(self, limit_s: float) -> None:
+        self._beside.wait(limit_s)
+
+    def _launch_beside(
+        self, arm: Arm, lane: lanes.Lane, enough: Callable[[list[Record]], bool], go_on: Callable[[], object]
+    ) -> Outcome:
+        return run_settings(
+            replace(lane.of(self._request), nice=max(NICE, self._request.nice)),
+            self._settings(arm),
+            label=f"the second start with {arm.key}",
+            cache_folder=self._cache_folder(arm),
+            folder=fresh_folder(self._folder / "beside"),
+            purpose="pilot",
+            facts=self._facts,
+            limit_s=max(1.0, self.left_s()),
+            enough=enough,
+            go_on=go_on,
+        )
 
     def switch(self, arms: Sequence[Arm], limit_s: float) -> list[Estimate]:
         return self._within.switch(arms, limit_s)
@@ -255,6 +286,7 @@ class RealBench:
         return self._budget_s - self.elapsed_s()
 
     def close(self) -> None:
+        self._beside.end()
         if self._wanted and not self._lanes:
             self._notes.say("No runs went side by side: the search ended before any that could.")
             self.journal.update(lane_notes=self._notes.said)

@@ -150,6 +150,8 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
     milder = [one.setting for one in quick if one.setting in compiling and one.setting not in bundle][:1]
     compiled = [arm(bundle), arm([*bundle, *milder])] if compiling else []
     arms = [one for one in dict.fromkeys([eager, *compiled]) if one.settings]
+    if compiling and eager.settings:
+        work.bench.compile_beside(arm(bundle))
     for number, planned in enumerate(arms, 1):
         one = arm(setting for setting in planned.settings if str(setting) not in work.study.outcomes)
         if planned != eager and proved_within(work.study) is None and not fresh_fits(work):
@@ -157,8 +159,10 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
         if not one.settings or work.bench.left_s() <= until_s:
             continue
         # Compiling may take all of the time or end the program, so some time is reserved for later stages.
-        left_s = work.bench.left_s() - until_s
-        first_s = left_s * (1.0 if number == len(arms) else 1 - FOR_THE_NEXT)
+        of_time = 1.0 if number == len(arms) else 1 - FOR_THE_NEXT
+        if planned != eager:
+            work.bench.wait_for_compiled(of_time * (work.bench.left_s() - until_s))
+        first_s = of_time * (work.bench.left_s() - until_s)
         if _tested(work, one.settings, until_s, first_s).comparison is not None and planned != eager:
             return
 

@@ -25,6 +25,7 @@ from dynotune.launch.records import Record
 from dynotune.measure.live import switching
 from dynotune.measure.live.baseline_shift import larger_shift
 from dynotune.measure.live.live_run import LiveRun, Order
+from dynotune.measure.live.outcome import Outcome
 from dynotune.measure.live.placement import earliest, past_epoch_begin, recent_step_s, recent_wait_share
 from dynotune.measure.live.request import Watcher
 from dynotune.measure.live.switching import SwitchedArms
@@ -118,6 +119,10 @@ class Live(AbstractContextManager["Live"]):
     def makes_steps(self) -> bool:
         """Tell whether the run goes on and makes steps; while it compiles, no step may end for minutes."""
         return self._runner is not None and self._runner.goes_on and self._runner.makes_steps()
+
+    def outcome(self) -> Outcome | None:
+        """Return what the present run has shown so far; None if no run goes on."""
+        return self._runner.outcome() if self._runner is not None and self._runner.goes_on else None
 
     def turns(self, arms: Sequence[Arm], left_s: float, plan: TurnsPlan = EACH_ARM_IN_TURN) -> "Turns":
         """Return the arms' turns with the baseline, in at most `left_s` seconds; nothing runs before the first block.

@@ -169,6 +169,14 @@ def test_a_setting_that_rounds_is_left_out_and_named_when_exact():
     assert not_offered(waiting).rows == [[str(MODE), row.reason, "kernels.fusable_s, shares.host"]]
 
 
+@pytest.mark.parametrize(("device", "is_said"), [(0.96, True), (0.7, False)])
+def test_nothing_to_try_says_that_the_device_is_busy_when_it_works_nearly_all_the_time(device, is_said):
+    busy = replace(diagnosis(), shares=shares(host=1 - device))
+    told = nothing_to_try(study(diagnosis=busy))
+    assert ("the device works for 96% of a step" in told) == is_said
+    assert "Nothing to try" in told
+
+
 @pytest.mark.parametrize("excluded", ["compile.mode", "compile.mode=default"])
 def test_what_the_user_leaves_out_is_left_out(excluded):
     found, (row,) = offer(observed(), words={"exclude": [excluded]})

@@ -3,11 +3,14 @@
 import re
 from collections.abc import Iterable
 
+from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 
 TWICE = 2.0
 """From this ratio on, a factor is easier to read than a percentage."""
+BUSY = 0.9
+"""Share of a step from which on the device's work is all that a step consists of."""
 _SAVES_TIME = ("throughput", "latency-p99", "time-to-first-step")
 
 
@@ -59,7 +62,8 @@ def capitalised(sentence: str) -> str:
 def nothing_to_try(study: Study) -> str:
     """Explain why there is no candidate, and what would change that."""
     if not study.not_offered:
-        return "Nothing to try: no finding names a setting. --try KNOB tries one all the same."
+        told = "Nothing to try: no finding names a setting. --try KNOB tries one all the same."
+        return f"{_busy_device(study)} {told}".lstrip()
     rounding = [str(row.setting) for row in study.not_offered if "--exact" in row.reason]
     if len(rounding) == len(study.not_offered):
         return f"Nothing to try: --exact leaves out {_at_most(rounding)}."
@@ -73,6 +77,14 @@ def nothing_to_try(study: Study) -> str:
     if not waiting:
         held += f": {reasons.pop()}" if len(reasons) == 1 else "; the report says why"
     return f"{held}."
+
+
+def _busy_device(study: Study) -> str:
+    """Say that the device works nearly all the time, so that only less work makes a step shorter; else ""."""
+    shares = Unknown("") if isinstance(study.diagnosis, Unknown) else study.diagnosis.shares
+    if isinstance(shares, Unknown) or shares.device < BUSY:
+        return ""
+    return f"Nothing to gain by waiting less: the device works for {shares.device:.0%} of a step."
 
 
 def to_try(study: Study) -> str:

@@ -11,9 +11,11 @@ from rich.console import Console
 
 from dynotune.report.study import summary
 from dynotune.report.study.summary import PICTURE, _Scale, study_report
+from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, CandidateOutcome, Estimate, Parts, Study
+from dynotune.schema.trace_summary import Place
 
 from .. import studies
 from ..page.test_html import hostile
@@ -51,7 +53,31 @@ def test_it_fits_one_screen(made, width):
     assert max(cell_len(line) for line in lines) <= width
 
 
-@pytest.mark.parametrize("made", EVERY)
+IN_THE_CODE = Finding(
+    id="sync-per-step",
+    severity="high",
+    claim="The program waits for the device in each step, to read a value.",
+    share=0.2,
+    where=Place("/home/me/train.py(44): main"),
+    remedy="Read the loss every 50 steps only: keep a sum on the device in train.py:44.",
+)
+
+
+def with_a_finding_in_the_code(made: Any) -> Study:
+    study = made()
+    return msgspec.structs.replace(study, diagnosis=studies.diagnosis(findings=[IN_THE_CODE]))
+
+
+@pytest.mark.parametrize("made", [studies.only_failures, studies.one_candidate])
+def test_what_only_the_code_can_do_is_shown_when_no_setting_is_proved(made: Any) -> None:
+    text = text_of(with_a_finding_in_the_code(made))
+    assert "In the code" in text and "up to 20% of a step" in text
+    assert "Read the loss every 50 steps only" in text and "train.py:44" in text
+    assert "In the code" not in text_of(made()), "a setting would mend its finding"
+    assert "In the code" not in text_of(with_a_finding_in_the_code(studies.rich)), "the recipe is the answer"
+
+
+@pytest.mark.parametrize("made", [*EVERY, lambda: with_a_finding_in_the_code(studies.only_failures)])
 def test_it_fits_a_small_screen_when_a_terminal_shows_it(brief, made):
     lines = text_of(made(), width=80).splitlines()
     assert len(lines) <= SMALL_SCREEN

@@ -15,13 +15,14 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from dynotune.report.bars import OF_A_STEP
+from dynotune.report.diagnosis import cost
 from dynotune.report.layout import ShellCommand, fields, table
 from dynotune.report.loudness import is_brief, is_verbose, most
 from dynotune.report.study.commands import RECIPE, repeats
 from dynotune.report.study.header import ROUNDING_ADDS, WITHOUT_ROUNDING, headline, pays_off, stats
 from dynotune.report.study.rows import KINDS, Tried, ablated, interval_of, tried
 from dynotune.report.study.sides import before_and_after, breakdowns
-from dynotune.report.trace_parts import on_one_scale, prose, title
+from dynotune.report.trace_parts import on_one_scale, place, prose, title
 from dynotune.schema.attribution import Shares
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.facts import Unknown
@@ -53,6 +54,7 @@ def study_report(study: Study, *, recipe: str = RECIPE) -> RenderableType:
         *([] if is_brief() else _recipe(study)),
         *_steps(study),
         *_settings(study),
+        *_in_the_code(study),
         *([] if is_brief() else _warnings(study.warnings)),
         _next(study, recipe),
     ]
@@ -185,6 +187,18 @@ class _Rows:
             yield Text(f"{len(measured) - len(shown)} more: report.html has all", style="dim")
         left = max(1, NUM_IN_BRIEF - len(shown)) if is_brief() else NUM_SETTINGS
         yield from _unmeasured([row for row in self.rows if row.shown is None], widest, most(left))
+
+
+def _in_the_code(study: Study) -> list[RenderableType]:
+    """Show the first finding that no setting mends, if nothing is proved: what only the code can do, and where."""
+    if not study.finished or study.recipe or isinstance(study.diagnosis, Unknown):
+        return []
+    mended = (one for one in study.diagnosis.findings if one.kind == "speed" and one.severity != "low")
+    finding = next((one for one in mended if one.remedy and not one.candidates), None)
+    if finding is None:
+        return []
+    lines = [prose(finding.claim), *filter(None, [place(finding.where)]), prose(finding.remedy)]
+    return [Group(title("In the code", cost(finding)), Text("\n").join(lines))]
 
 
 def _chosen(rows: Sequence[Tried]) -> list[Tried]:

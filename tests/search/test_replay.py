@@ -25,10 +25,13 @@ ROWS = tomllib.loads(Path(__file__).with_name("replayed_launched.toml").read_tex
 """Arms that were launched, as the package kept them when the answers were recorded: more rows move the answers."""
 
 
+def rows_as_recorded() -> tuple[launched.Launched, ...]:
+    return tuple(msgspec.convert(ROWS, list[launched.Launched]))
+
+
 @pytest.fixture(autouse=True)
-def rows_as_recorded(monkeypatch):
-    rows = tuple(msgspec.convert(ROWS, list[launched.Launched]))
-    monkeypatch.setattr(launched, "rows", lambda: rows)
+def as_recorded(monkeypatch):
+    monkeypatch.setattr(launched, "rows", rows_as_recorded)
 
 
 def problems() -> dict[str, Problem]:
@@ -83,4 +86,5 @@ def test_search_answers_as_recorded_when_a_table_is_replayed(name: str) -> None:
 
 
 if __name__ == "__main__":
+    launched.rows = rows_as_recorded  # type: ignore[assignment]
     FILE.write_text(json.dumps({name: answer(problem) for name, problem in problems().items()}, indent=1) + "\n")

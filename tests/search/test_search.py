@@ -305,6 +305,17 @@ def test_search_gives_what_compiles_the_rest_of_the_time_when_nothing_is_proved_
     assert "compile.mode=default" in recipe(study)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_search_proves_the_part_of_a_bundle_that_helps_when_another_part_costs_as_much(seed: int) -> None:
+    """Casting costs a host-bound program what another setting gains; and what compiles takes longer than there is."""
+    candidates = [*QUICK, *COMPILED]
+    cold_s = {arm([*(one.setting for one in QUICK), COMPILED[0].setting]).key: 500.0}
+    table = Table({"quick0=1": 0.3, "quick1=1": -0.35}, start_s=20.0, window_s=4.0)
+    bench = SimulatedBench(table, budget_s=THREE_MINUTES_S, switch_sd=0.02, seed=seed, cold_s=cold_s, spent_s=40.0)
+    study = searched(study_of(candidates, budget_s=THREE_MINUTES_S, seed=seed), bench)
+    assert recipe(study) & {"quick0=1", "quick1=1"} == {"quick0=1"}, study.verdict
+
+
 # Prune
 
 

@@ -2,7 +2,7 @@
 
 One process takes less time than fresh ones: no start is paid for, and differences between processes cancel. The bundle
 comes first, in blocks until there is a verdict; the time left then shows which settings it needs, and those are tested
-like the bundle. At most two arms are tested, each at half the error.
+like the bundle. At most three arms are tested, each at a third of the error.
 
 If there is time for fresh pairs that prove the recipe, this stage only drops settings without any effect. With less
 time, these blocks are the proof, and two fresh pairs state the speed-up of a launch. A command that takes half a minute
@@ -26,7 +26,7 @@ SHARE, SHARE_COMPILING = 0.2, 0.4
 """Share of the time left, if fresh runs follow. Arms leave their compiled code in the caches of these runs."""
 MOST_ARMS = 9
 """Most arms in turns: a block of each takes some steps, so more arms have fewer blocks in the same time."""
-MOST_TESTS = 2
+MOST_TESTS = 3
 BLOCKS_OF_A_TEST = 4
 FEWEST_BLOCKS = 3
 """Fewest blocks of an arm in turns: with fewer there is no estimate."""
@@ -163,8 +163,25 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
         if planned != eager:
             work.bench.wait_for_compiled(of_time * (work.bench.left_s() - until_s))
         first_s = of_time * (work.bench.left_s() - until_s)
-        if _tested(work, one.settings, until_s, first_s).comparison is not None and planned != eager:
+        found = _tested(work, one.settings, until_s, first_s).comparison
+        if found is not None and planned != eager:
             return
+        if found is not None and found.verdict != "faster" and number < len(arms):
+            _test_parts(work, [each for each in quick if each.setting in one.settings], until_s)
+
+
+def _test_parts(work: Search, quick: Sequence[Candidate], until_s: float) -> None:
+    """Test the part of a bundle that seems fastest, because one setting may cost what another gains.
+
+    What compiles comes after it, and has most of the time.
+    """
+    if len(quick) < 2:
+        return
+    until_s += (1 - FOR_THE_NEXT) * max(0.0, work.bench.left_s() - until_s)
+    _in_turns(work, quick, until_s, BLOCKS_OF_A_TEST)
+    left = _left(work, quick) if switched(work.study) else []
+    if left and arm(left) not in [arm(one.candidate_settings) for one in work.study.within]:
+        _tested(work, left, until_s)
 
 
 def _in_turns(work: Search, quick: Sequence[Candidate], until_s: float, num_later: int) -> None:

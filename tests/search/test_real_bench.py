@@ -14,7 +14,9 @@ from dynotune.measure.live.switching import SwitchedArms
 from dynotune.measure.live.window_plan import WindowPlan as Window
 from dynotune.schema import document
 from dynotune.schema.arm import BASELINE, arm
+from dynotune.schema.comparison import MAX_PAIRS, Comparison
 from dynotune.schema.errors import CannotRunHere, CommandFailed
+from dynotune.schema.events import Block, Stretch
 from dynotune.schema.facts import Unknown
 from dynotune.schema.recipe import Header, Recipe
 from dynotune.schema.run import Readback
@@ -617,3 +619,45 @@ def test_a_study_without_time_for_lanes_goes_on_without(in_lanes):
     assert list(gpus) == ["0001-pilot"]
     said = bench.journal.document.lane_notes
     assert [text.startswith("Runs go one after another: ") for text in said] == [True]
+
+
+# Blocks within one process
+
+
+class Blocks:
+    """Turns whose blocks take 10 s each, the first a minute, in which something compiled, until the time is up."""
+
+    def __init__(self, clock, ratios, limit_s):
+        self.clock, self.ratios, self.until_s, self.made = clock, ratios, clock.now_s + limit_s, []
+
+    def __iter__(self):
+        for number, ratio in enumerate(self.ratios):
+            took_s = 10.0 if number else 60.0
+            if self.clock.now_s + took_s > self.until_s:
+                return
+            begin_s, self.clock.now_s = self.clock.now_s, self.clock.now_s + took_s
+            base, other = ([Stretch(seconds, 10, None)] * 2 for seconds in (ratio, 1.0))
+            order, end_s = ("ABBA", "BAAB")[number % 2], self.clock.now_s
+            self.made.append(
+                Block(arm=0, number=number, order=order, begin_s=begin_s, end_s=end_s, baseline=base, candidate=other)
+            )
+            yield {FAST.key: self.made}
+
+    def found(self):
+        return SwitchedArms(blocks={FAST.key: self.made})
+
+
+@pytest.mark.parametrize(("limit_s", "num_blocks"), [(101.0, 5), (95.0, 4), (600.0, 6)])
+def test_blocks_are_judged_by_the_looks_that_the_time_affords_when_a_verdict_would_need_more(
+    bench, clock, monkeypatch, limit_s, num_blocks
+):
+    """Of a minGPT on a busy host: twelve planned blocks leave four at 0.48 to 13, four planned ones at 1.2 to 5.3."""
+    made = Blocks(clock, [2.07, 2.49, 2.85, 2.68, 2.6, 2.5, 2.7], limit_s)
+    monkeypatch.setattr(within_run, "time", clock)
+    monkeypatch.setattr(within_run.Live, "turns", lambda *given: made)
+    plan = Comparison(
+        id="s", run=bench.journal.document.run, candidate_settings=list(FAST.settings), max_pairs=MAX_PAIRS, within=True
+    )
+    tested = bench.test(FAST, plan, 0.05 / 3, limit_s)
+    assert tested.comparison is not None
+    assert (tested.comparison.verdict, tested.comparison.num_pairs) == ("faster", num_blocks)

@@ -222,7 +222,8 @@ class RealBench:
         timing = Unknown("") if isinstance(diagnosis, Unknown) else diagnosis.steps
         if isinstance(timing, Unknown) or timing.time_to_first_step_s is None:
             return self.run_s(arm)
-        return min(self.run_s(arm), timing.time_to_first_step_s + SLOWED_BY_CHECKS * guard.NUM_VALUES * timing.step_s)
+        start_s = timing.time_to_first_step_s / self._of_first_launch
+        return min(self.run_s(arm), start_s + SLOWED_BY_CHECKS * guard.NUM_VALUES * timing.step_s)
 
     def compile_beside(self, arm: Arm) -> None:
         alone = self._live.outcome()
@@ -271,9 +272,13 @@ class RealBench:
         return self._study.run_s or self._guess_s
 
     def least_run_s(self) -> float:
+        return self.run_s(BASELINE) / self._of_first_launch
+
+    @property
+    def _of_first_launch(self) -> float:
+        """Return how many times as long as the next launch the known ones may have taken: 1 after a second launch."""
         later = (trial for trial in self._study.trials if Path(trial.run).parts[:1] != (DIAGNOSIS,))
-        launched_again = any(trial.ended == "measured" for trial in later)
-        return self.run_s(BASELINE) / (1.0 if launched_again else FIRST_LAUNCH)
+        return 1.0 if any(trial.ended == "measured" for trial in later) else FIRST_LAUNCH
 
     def block_s(self) -> float:
         if self._within.block_s is not None:

@@ -4,19 +4,45 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from dynotune.measure.bench import in_process
 from dynotune.measure.checks import rounding
 from dynotune.measure.comparison import judge_comparison
 from dynotune.measure.live import LEAST_S, Live, Turns, TurnsPlan, switching
 from dynotune.schema.arm import Arm
 from dynotune.schema.comparison import MIN_PAIRS, Comparison
+from dynotune.schema.events import Block
 from dynotune.schema.study import Estimate
 from dynotune.search.bench import Tested
 from dynotune.search.guards import Guards
 from dynotune.text import words
 
+UNDECIDED = 2
+"""Blocks that leave nothing to estimate the noise from, and so give no verdict whatever they are."""
 NUM_RESULTS = 3
 """Calls of an arm within a live run whose results are compared."""
+
+
+class _Afforded:
+    """The plan of a test, with as many blocks as the time affords, so that its looks are those that will be made.
+
+    With many looks planned, the first ones decide little: an answer of four blocks of twelve has an interval four times
+    as wide as one of four blocks of four. The first two blocks decide nothing, and the second shows how long a block
+    takes: the first may include compilation.
+    """
+
+    def __init__(self, plan: Comparison, until_s: float) -> None:
+        self.plan, self._until_s = plan, until_s
+        self._is_fixed = False
+
+    def __call__(self, blocks: list[Block]) -> Comparison:
+        if len(blocks) >= UNDECIDED and not self._is_fixed:
+            self._is_fixed = True
+            last_s = max(blocks[-1].end_s - blocks[-1].begin_s, 1e-6)
+            more = max(1.0, (self._until_s - time.monotonic()) // last_s)
+            self.plan = replace(self.plan, max_pairs=int(min(self.plan.max_pairs, len(blocks) + more)))
+        return self.plan
 
 
 class WithinRun:
@@ -67,7 +93,8 @@ class WithinRun:
         )
         turns = self._turns([arm], limit_s, how)
         self._live.watcher.running(f"{arm.key} within one process, block 1; {words.so_far(None, None, self._left_s())}")
-        for blocks, judgement in in_process.until_verdict(turns, arm, plan, error=error):
+        afforded = _Afforded(plan, began_s + limit_s)
+        for blocks, judgement in in_process.until_verdict(turns, arm, afforded, error=error):
             known = words.so_far(judgement.speedup, judgement.ci, self._left_s())
             self._live.watcher.running(f"{arm.key} within one process, block {len(blocks) + 1}; {known}")
         found = turns.found()
@@ -77,7 +104,7 @@ class WithinRun:
             if self._live.goes_on and not self._live.makes_steps():
                 # The program compiles, and the next arm would have to wait for that.
                 self._live.end()
-        return self._tested(arm, plan, found, error)
+        return self._tested(arm, afforded.plan, found, error)
 
     def _tested(self, arm: Arm, plan: Comparison, found: switching.SwitchedArms, error: float) -> Tested:
         if event := found.results.get(arm.key):

@@ -5,7 +5,7 @@ the same group-sequential test judges the blocks. No block needs a start, and bo
 """
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -66,7 +66,7 @@ def compare_within(
     plan = TurnsPlan(num_blocks=most, fewest_blocks=1, stretch_s=STRETCH_S, again=True)
     turns = live.turns([arm], request.budget_s or request.run.timeout_s or LIMIT_S, plan)
     num = 0
-    for blocks, judgement in until_verdict(turns, arm, journal.document, precision=PRECISION):
+    for blocks, judgement in until_verdict(turns, arm, lambda blocks: journal.document, precision=PRECISION):
         pairs = pairs_of(blocks)
         if len(pairs) > num:
             num = _told(pairs, num, unit_of(blocks), most, watcher)
@@ -93,15 +93,17 @@ def compare_within(
 
 
 def until_verdict(
-    turns: Turns, arm: Arm, comparison: Comparison, **how: float
+    turns: Turns, arm: Arm, planned: Callable[[list[Block]], Comparison], **how: float
 ) -> Iterator[tuple[list[Block], SequentialResult]]:
     """Return the arm's blocks so far, and what they say, each time that a block was made, until there is a verdict.
 
-    `how`: precision and error, as for `judge_comparison`.
+    Args:
+        planned: returns the comparison that the blocks belong to, with the most of them that there will be.
+        how: precision and error, as for `judge_comparison`.
     """
     for made in turns:
         blocks = made[arm.key]
-        judgement = judge_comparison(comparison, pairs_of(blocks), **how)
+        judgement = judge_comparison(planned(blocks), pairs_of(blocks), **how)
         yield blocks, judgement
         if blocks and judgement.finished:
             return

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from dynotune.doctor import policy
-from dynotune.report.page.tables import not_offered
+from dynotune.report.page.study_tables import not_offered
 from dynotune.schema.attribution import Attribution, LostTime, Shares
 from dynotune.schema.diagnosis import Diagnosis, Finding
 from dynotune.schema.facts import Unknown

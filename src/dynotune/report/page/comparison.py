@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dynotune.report.comparison import arms, objective, warnings
+from dynotune.report.comparison import Figure, arms, objective, warnings
 from dynotune.report.page import plots
-from dynotune.report.page.table import NOTHING, Cell, Marked, Table, facts, with_rows
+from dynotune.report.page.table import NOTHING, Cell, Marked, Table, facts, value_of, with_rows
 from dynotune.report.page.view import Lines, View, drawn, objective_beside, percent, title_of
 from dynotune.report.study.commands import again
 from dynotune.report.study.header import Headline, arrow, machine
@@ -16,7 +16,7 @@ from dynotune.schema.setting import Setting
 from dynotune.text import words
 
 MOST_LAST_LINES = 40
-NUM_SIDES = 3
+NUM_IN_HEAD = 3
 """The number of figures of both arms that stand in the page's head."""
 
 _LARGE = {"same": "No effect", "undecided": "Undecided", None: "No verdict"}
@@ -70,14 +70,14 @@ class ComparisonView(View):
 
 def view_of(comparison: Comparison) -> ComparisonView:
     unit = plots.noun(comparison)
-    sides = dict([objective(comparison), *arms(comparison.baseline, comparison.candidate)])
+    figures = _figures(comparison)
     return ComparisonView(
         title=title_of(comparison.run.command),
         command=words.shell(comparison.run.command),
         headline=_headline(comparison),
-        stats=list(_stats(comparison, sides, unit)),
+        stats=list(_stats(comparison, figures, unit)),
         figures=drawn({"pairs": plots.pairs(comparison)}),
-        tables=_tables(comparison, sides, unit),
+        tables=_tables(comparison, figures, unit),
         commands=_commands(comparison),
         warnings=warnings(comparison),
         id=comparison.id,
@@ -109,13 +109,18 @@ def _headline(comparison: Comparison) -> Headline:
     return Headline(large, rest, sentence, comparison.verdict == "faster")
 
 
-def _stats(comparison: Comparison, sides: dict[str, list[str]], unit: str) -> Iterator[tuple[str, str]]:
-    for label, (before, after) in list(sides.items())[:NUM_SIDES]:
-        yield label[0].upper() + label[1:], arrow(before, after)
+def _figures(comparison: Comparison) -> list[Figure]:
+    """Return the compared figure, and those that are not compared, each figure once."""
+    figures = [objective(comparison), *arms(comparison.baseline, comparison.candidate)]
+    return list({figure.label: figure for figure in figures}.values())
+
+
+def _stats(comparison: Comparison, figures: list[Figure], unit: str) -> Iterator[tuple[str, str]]:
+    for figure in figures[:NUM_IN_HEAD]:
+        yield figure.label[0].upper() + figure.label[1:], arrow(*figure.texts)
     void = f", {len(comparison.voided)} void" if comparison.voided else ""
     yield f"{unit.capitalize()}s", f"{comparison.num_pairs} of at most {comparison.max_pairs}{void}"
-    name = machine(comparison.facts)
-    if name != words.UNKNOWN:
+    if name := machine(comparison.facts):
         yield "Machine", name
 
 
@@ -151,15 +156,15 @@ def _of_blocks(comparison: Comparison) -> list[str]:
     ]
 
 
-def _tables(comparison: Comparison, sides: dict[str, list[str]], unit: str) -> dict[str, Table]:
+def _tables(comparison: Comparison, figures: list[Figure], unit: str) -> dict[str, Table]:
     voided = [[str(one.pair), one.reason] for one in comparison.voided]
-    figures = [[label, *values] for label, values in sides.items()]
+    medians = [[figure.label, *figure.texts] for figure in figures]
     header = "Figure:text | Baseline:number | Candidate:number"
     return with_rows(
         {
             "pairs": _pairs(comparison, unit),
             "void": Table("Void, and left out", "Pair:number | Why:text", voided, cards=False),
-            "arms": Table("Medians of the runs of each arm", header, figures, cards=False),
+            "arms": Table("Medians of the runs of each arm", header, medians, cards=False),
             "settings": _settings(comparison),
             "set_by": _set_by(comparison),
             "facts": facts(comparison.facts),
@@ -173,15 +178,9 @@ def _pairs(comparison: Comparison, unit: str) -> Table:
     rows = []
     for number, pair in enumerate(comparison.pairs, start=1):
         ratio = pair.baseline_s / pair.candidate_s if pair.candidate_s > 0 else None
-        values = [_value(comparison, value) for value in (pair.baseline_s, pair.candidate_s)]
+        values = [value_of(side, comparison.run.objective) for side in (pair.baseline_s, pair.candidate_s)]
         rows.append([str(number), pair.first, *values, words.times(ratio, digits=3)])
     return Table(caption, header, rows, cards=False)
-
-
-def _value(comparison: Comparison, value: float) -> str:
-    if comparison.run.objective == "memory":
-        return words.num_bytes(value)
-    return f"{value:.4g}" if comparison.run.objective == "energy" else words.duration(value, column=True)
 
 
 def _settings(comparison: Comparison) -> Table:

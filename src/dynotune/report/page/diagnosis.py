@@ -103,8 +103,7 @@ def _stats(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
             yield "Samples/s", words.rate(steps.samples_per_s)
         if diagnosis.busy_share is not None:
             yield "Device busy", words.share(diagnosis.busy_share)
-    name = machine(diagnosis.facts)
-    if name != words.UNKNOWN:
+    if name := machine(diagnosis.facts):
         yield "Machine", name
 
 

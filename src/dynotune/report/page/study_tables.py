@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from dynotune.report.comparison import unverified
-from dynotune.report.page.table import MOST_UNKNOWN, NOTHING, Cell, Marked, Table, facts, step, with_rows
+from dynotune.report.page.table import MOST_UNKNOWN, NOTHING, Cell, Marked, Table, facts, step, value_of, with_rows
 from dynotune.report.study.header import pays_off
 from dynotune.report.study.rows import PHASES, Tried, ablated, interval_of, joints, long_time, saved, tried
 from dynotune.report.study.sides import breakdowns
@@ -228,16 +228,10 @@ def _pairs(study: Study) -> Table:
     for at, pair in enumerate(confirmed.pairs if confirmed else [], start=1):
         first = "recipe" if pair.first == "candidate" else "written"
         ratio = words.times(pair.baseline_s / pair.candidate_s, digits=3) if pair.candidate_s > 0 else words.UNKNOWN
-        sides = [_value(study, pair.baseline_s), _value(study, pair.candidate_s)]
+        sides = [value_of(side, study.run.objective) for side in (pair.baseline_s, pair.candidate_s)]
         rows.append([str(at), first, *sides, ratio])
     caption = f"Each pair of the confirmation ({study.unit})" if study.unit else "Each pair"
     return Table(caption, header, rows, cards=False)
-
-
-def _value(study: Study, value: float) -> str:
-    if study.run.objective == "memory":
-        return words.num_bytes(value)
-    return f"{value:.4g}" if study.run.objective == "energy" else words.duration(value, column=True)
 
 
 def _guarded(study: Study) -> Table:

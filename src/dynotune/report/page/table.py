@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dynotune.report.bars import OF_A_STEP
 from dynotune.report.breakdown import Breakdown
 from dynotune.schema.facts import Facts, Unknown, Value
+from dynotune.schema.run import Objective
 from dynotune.text import words
 
 NOTHING = "–"
@@ -55,6 +56,13 @@ class Table:
 def with_rows(tables: Mapping[str, Table]) -> dict[str, Table]:
     """Return the tables that have rows."""
     return {name: table for name, table in tables.items() if table.rows}
+
+
+def value_of(value: float, objective: Objective) -> str:
+    """Write one run's value of an objective for a column: bytes, joules or seconds, without more words."""
+    if objective == "memory":
+        return words.num_bytes(value)
+    return f"{value:.4g}" if objective == "energy" else words.duration(value, column=True)
 
 
 def facts(known: Facts) -> Table:

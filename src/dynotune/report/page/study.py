@@ -1,19 +1,28 @@
 """The view of a study."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dynotune.report.page import plots, study_tables
 from dynotune.report.page.plots import Figure
 from dynotune.report.page.view import Lines, View, drawn, objective_beside, percent, title_of
-from dynotune.report.study.commands import Command, compares, repeats
+from dynotune.report.study.commands import compares, repeats
 from dynotune.report.study.header import headline, stats
-from dynotune.report.study.rows import KINDS, Look, ablated, tried
+from dynotune.report.study.rows import KINDS, ablated, tried
 from dynotune.report.study.sides import before_and_after, breakdowns
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Study
 from dynotune.text import words
+
+
+class LegendEntry(NamedTuple):
+    """What a kind of point in a plot means, beside the mark that stands for the point."""
+
+    colour: str
+    mark: str
+    meaning: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +53,7 @@ class StudyView(View):
     with_recipe: str
     not_shown: str
     of_settings: str
-    legend: list[Look]
+    legend: list[LegendEntry]
     compares: Lines
 
 
@@ -58,7 +67,7 @@ def view_of(study: Study) -> StudyView:
         stats=list(stats(study)),
         figures=figures,
         tables=study_tables.tables(study),
-        commands=_lines(repeats(study)),
+        commands=[(command.what, command.words) for command in repeats(study)],
         warnings=study_tables.warnings(study),
         id=study.id,
         cwd=str(study.run.cwd),
@@ -71,7 +80,7 @@ def view_of(study: Study) -> StudyView:
         not_shown=_not_shown(compared.reason) if isinstance(compared, Unknown) and study.recipe else "",
         of_settings=_of_settings(study),
         legend=_legend(figures),
-        compares=_lines(compares(study)),
+        compares=[(command.what, command.words) for command in compares(study)],
     )
 
 
@@ -96,9 +105,10 @@ def _of_settings(study: Study) -> str:
     return f"{alone}. Within the grey band, ±{percent(study.margin)}, two arms count as the same."
 
 
-def _legend(figures: dict[str, Figure]) -> list[Look]:
+def _legend(figures: dict[str, Figure]) -> list[LegendEntry]:
     kinds = figures["settings"]["kinds"] if "settings" in figures else []
-    return [look for kind, look in KINDS.items() if look.meaning and kind in kinds]
+    looks = [look for kind, look in KINDS.items() if look.meaning and kind in kinds]
+    return [LegendEntry(look.colour, look.mark, look.meaning) for look in looks]
 
 
 def _figures(study: Study) -> dict[str, Figure | None]:
@@ -109,7 +119,3 @@ def _figures(study: Study) -> dict[str, Figure | None]:
         "settings": plots.forest(tried(study), margin=study.margin),
         "worth": plots.worths(ablated(study), margin=study.margin),
     }
-
-
-def _lines(commands: list[Command]) -> Lines:
-    return [(command.what, command.words) for command in commands]

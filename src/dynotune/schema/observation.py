@@ -69,7 +69,8 @@ class Loading(msgspec.Struct, frozen=True, kw_only=True, tag="loading"):
             second; None if not measured.
         parts: the time to make a sample by kind of work, the largest share first; [] if no sampler ran.
         read_bytes, storage_bytes: bytes read per batch, and bytes of these from storage rather than the page cache;
-        None if the kernel does not count bytes. decoded: paths of some files that were decoded.
+            None if the kernel does not count bytes.
+        decoded: paths of some files that were decoded.
     """
 
     num_batches: int

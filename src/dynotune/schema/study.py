@@ -107,7 +107,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
             per sample; None if the run gave no value.
         void: disturbances outside the arm's own processes; if there is one, the value is ignored.
         began_s, wall_s: seconds from the first attempt's begin to the run's begin, without pauses; and the run's
-        duration. run: the run's folder below the study's folder; HOST:FOLDER for a run on another worker of the study.
+            duration.
+        run: the run's folder below the study's folder; HOST:FOLDER for a run on another worker of the study.
         lane: the lane of the run, from 1; 0 if the run had the whole machine. All runs of a block are in one lane.
     """
 

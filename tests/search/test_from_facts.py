@@ -9,10 +9,13 @@ from msgspec.structs import replace
 from dynotune.doctor import policy
 from dynotune.report.page.study_tables import not_offered
 from dynotune.schema.attribution import Attribution, LostTime, Shares
+from dynotune.schema.compilation import Compilation
 from dynotune.schema.diagnosis import Diagnosis, Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Compilation, Model, Observation, ProcessState, Timing
+from dynotune.schema.model import Model
+from dynotune.schema.observation import Observation, ProcessState
 from dynotune.schema.setting import Setting
+from dynotune.schema.timing import Timing
 from dynotune.schema.trace_summary import DeviceTime, Kernels, TraceSummary
 from dynotune.search import asked
 from dynotune.search.bounds import worth_trying

@@ -17,7 +17,7 @@ from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import Finding, Kind, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.knob import Scalar
-from dynotune.schema.observation import Model
+from dynotune.schema.model import Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 

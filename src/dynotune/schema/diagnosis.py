@@ -9,8 +9,8 @@ from dynotune.schema.claims import Claim
 from dynotune.schema.delays import DelayTests
 from dynotune.schema.facts import NOT_ASKED, Facts, Unknown, Value
 from dynotune.schema.memory import Capacity, RankMemory
-from dynotune.schema.observation import Timing
 from dynotune.schema.setting import Setting
+from dynotune.schema.timing import Timing
 from dynotune.schema.trace_summary import Place
 
 Severity = Literal["high", "medium", "low"]

@@ -9,11 +9,12 @@ from dynotune import knobs
 from dynotune.doctor import Missing, ObservationView, bound_of_compiling, policy
 from dynotune.measure.live import refuse_impossible
 from dynotune.schema.attribution import Attribution
+from dynotune.schema.compilation import Compilation
 from dynotune.schema.diagnosis import Diagnosis, Finding, Kind
 from dynotune.schema.errors import DynotuneError, UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
-from dynotune.schema.observation import Compilation, Observation
+from dynotune.schema.observation import Observation
 from dynotune.schema.run import Objective, RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Candidate, NotOffered, Study

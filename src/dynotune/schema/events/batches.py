@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dynotune.schema.events.process import Count, Int
-from dynotune.schema.observation import SamplePart
+from dynotune.schema.loader import SamplePart
 
 
 class BatchesFetched(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="fetching"):

@@ -90,11 +90,18 @@ def without(ids: frozenset[str], id_: str, candidates: Iterable[Candidate]) -> f
 
 
 class NotOffered(msgspec.Struct, frozen=True):
-    """A setting that a finding or facts suggest but that is not tried, with the reason."""
+    """A setting that a finding or facts suggest but that is not tried, with the reason.
+
+    Args:
+        why: ids of the findings, or descriptions of the facts, that suggest the setting.
+        forbidden: the setting's effect, if the options do not allow it; None if the reason is another one, and in
+            older studies.
+    """
 
     setting: Setting
     reason: str
     why: list[str] = []
+    forbidden: Effect | None = None
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,10 +4,10 @@
     python benchmarks/ddp.py --diagnose ...
 
 A block is a run of the net as it is and one of each setting, in random order, and the next block in the opposite order:
-all settings share the baseline's runs.
-Each setting's verdict is that of its pairs, as `compare` would judge them. With `--diagnose` each net is diagnosed
-first: a gain beyond the share of a step that waits for communication, and for copies of buckets, would break the bound.
-One result grows over several calls: what is in it is not measured again, and nothing is begun after the time limit.
+all settings share the baseline's runs. Each setting's verdict is that of its pairs, as `compare` would judge them. With
+`--diagnose` each net is diagnosed first: a gain beyond the share of a step that waits for communication, and for copies
+of buckets, would break the bound. One result grows over several calls: what is in it is not measured again, and nothing
+is begun after the time limit.
 """
 
 from __future__ import annotations

@@ -145,6 +145,7 @@ def html_page(results: Path = RESULTS) -> str:
         counts={one.name: Counter(each.verdict for each in one.evidence.values()) for one in found},
         differing={now.id for _, _, _, now in _differing(found)},
         fact=_fact,
+        is_link=_is_link,
     )
     return text.rstrip() + "\n"
 
@@ -152,6 +153,10 @@ def html_page(results: Path = RESULTS) -> str:
 def _harmless(value: Any) -> Any:
     """Strip control characters from a text before the page escapes it; markup is our own and stays as it is."""
     return words.plain(value, longest=2000) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _is_link(source: str) -> bool:
+    return source.startswith("https://") and " " not in source
 
 
 def _article(claim: Claim) -> str:

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from dynotune import cli
-from dynotune.schema.observation import Loader, Observation, ProcessState
+from dynotune.schema.loader import Loader
+from dynotune.schema.observation import Observation, ProcessState
 from dynotune.schema.trace_summary import Place
 
 from ..doctor.observations import attribution, loss, observed, timing

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from dynotune.schema.observation import Timing
+from dynotune.schema.timing import Timing
 from dynotune.trace.timeline import Timeline
 
 from ..trace.made import Made

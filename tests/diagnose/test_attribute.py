@@ -11,7 +11,8 @@ from dynotune.diagnose.attribute import PART_OF, attribute
 from dynotune.diagnose.rank_attribution import attributed
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import ProcessState, Timing
+from dynotune.schema.observation import ProcessState
+from dynotune.schema.timing import Timing
 from dynotune.schema.trace_summary import (
     Cause,
     Copies,

@@ -11,17 +11,10 @@ from dynotune.diagnose.attribute import PART_OF
 from dynotune.diagnose.conclusions import ALLOCATOR, FAMILIES, GENERAL, OF_SOME_STEPS, conclude, leading_finding
 from dynotune.doctor import Family, all_rules
 from dynotune.schema.diagnosis import Bottleneck
-from dynotune.schema.observation import (
-    Collections,
-    Line,
-    Loader,
-    Loading,
-    Observation,
-    Padding,
-    PeriodicWork,
-    SamplePart,
-    Thread,
-)
+from dynotune.schema.host import Collections, Line, Thread
+from dynotune.schema.loader import Loader, Loading, Padding, SamplePart
+from dynotune.schema.observation import Observation
+from dynotune.schema.timing import PeriodicWork
 from dynotune.schema.trace_summary import HostTime, Place
 
 from ..doctor.devices import kernels, lost, model, on_cpu, on_gpu, operator

@@ -10,10 +10,12 @@ from dynotune.diagnose.conclusions import conclude
 from dynotune.diagnose.live_diagnosis import refuse_torch, replayed
 from dynotune.diagnose.rank_attribution import attributed, uses_device
 from dynotune.schema import document
+from dynotune.schema.allocator import Allocator
 from dynotune.schema.diagnosis import Diagnosis, Examination
 from dynotune.schema.errors import CannotRunHere, RecordError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Allocator, Model, Observation, ProcessState
+from dynotune.schema.model import Model
+from dynotune.schema.observation import Observation, ProcessState
 from dynotune.trace.summary import summarise
 
 from ..doctor.observations import observed

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dynotune.diagnose.forecast import forecasts, try_decoders
 from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader, Loading, SamplePart
+from dynotune.schema.loader import Loader, Loading, SamplePart
 from dynotune.schema.run import RunSpec
 
 NO_TRIAL = {}

@@ -8,7 +8,8 @@ from dynotune.doctor import ObservationView, examine
 from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Facts
-from dynotune.schema.observation import Model, ModelCall, Observation, Optimizer
+from dynotune.schema.model import Model, ModelCall, Optimizer
+from dynotune.schema.observation import Observation
 from dynotune.schema.trace_summary import Calls, DeviceTime, KernelClass, Kernels, Operator, Place, TraceSummary
 
 from .observations import attribution, loss, observed, timing

@@ -6,7 +6,8 @@ from typing import Any
 
 from dynotune.schema.attribution import Attribution, LostTime, Shares
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.observation import Observation, ProcessState, Timing
+from dynotune.schema.observation import Observation, ProcessState
+from dynotune.schema.timing import Timing
 from dynotune.schema.trace_summary import TraceSummary
 
 NOT_ASKED = Unknown("the test does not say")

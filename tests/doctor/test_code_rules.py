@@ -8,7 +8,7 @@ import pytest
 
 from dynotune.doctor import ObservationView, examine, policy
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Line, Thread
+from dynotune.schema.host import Line, Thread
 from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.trace_summary import Place
 

@@ -56,3 +56,32 @@ def test_a_command_keeps_its_words_when_a_path_has_blanks():
     )
     (line,) = [line for line in offered(facts) if "compileall" in line]
     assert shlex.split(line) == ["/my env/bin/python", "-m", "compileall", "-q", "/my env/lib"]
+
+
+@pytest.mark.parametrize("rule", all_rules().values(), ids=lambda rule: rule.id)
+def test_rule_says_that_it_needs_root_when_one_of_its_commands_does(rule):
+    """Rules whose commands depend on what was found declare it in findings.toml alone, which the next test covers."""
+    if rule.commands:
+        assert rule.needs_root == any("sudo" in words_of(command) for command in rule.commands)
+
+
+def test_finding_says_that_it_needs_root_when_one_of_its_commands_does():
+    computed = {"gpu-power-capped", "row-remap-pending"}
+    changed = {"gpu.power_limit_w": 350, "gpu.remapped_rows_pending": True}
+    view = ObservationView(alone(h200(changed)))
+    findings = {}
+    for rule in all_rules().values():
+        try:
+            findings |= {finding.id: finding for finding in rule(view)}
+        except Missing:
+            continue
+    assert computed <= findings.keys()
+    for finding in findings.values():
+        assert finding.needs_root == any("sudo" in words_of(command) for command in finding.commands)
+
+
+def test_sysctls_of_a_rule_are_the_commands_that_set_them_when_it_has_some():
+    rules = [rule for rule in all_rules().values() if rule.sysctls]
+    assert {rule.id for rule in rules} == {"numa-balancing", "zone-reclaim"}
+    for rule in rules:
+        assert list(rule.commands) == [f"sudo sysctl {name}={value}" for name, value in rule.sysctls.items()]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dynotune.doctor import Missing, ObservationView
 from dynotune.doctor.bounds import bound_of_compiling
+from dynotune.schema.compilation import Compilation
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Compilation
 from dynotune.schema.trace_summary import Called, Place
 
 from .devices import CALLED, found, kernels, lacks, lost, model, on_cpu, on_gpu, operator, settings, waits

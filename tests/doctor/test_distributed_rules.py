@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Line, Observation, Thread
+from dynotune.schema.host import Line, Thread
+from dynotune.schema.observation import Observation
 from dynotune.schema.trace_summary import (
     Communication,
     DeviceTime,

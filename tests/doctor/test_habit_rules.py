@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dynotune.schema.observation import Line, Loader, Loading, SamplePart, Thread
+from dynotune.schema.host import Line, Thread
+from dynotune.schema.loader import Loader, Loading, SamplePart
 from dynotune.schema.trace_summary import HostTime, Place
 
 from .devices import found, lost, on_cpu, on_gpu

@@ -10,7 +10,9 @@ import pytest
 from dynotune.doctor import ObservationView, examine
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Line, Loader, Loading, Observation, Thread
+from dynotune.schema.host import Line, Thread
+from dynotune.schema.loader import Loader, Loading
+from dynotune.schema.observation import Observation
 from dynotune.schema.trace_summary import Called, Cause, Copies, HostTime, Place
 
 from .devices import (

@@ -6,7 +6,9 @@ import pytest
 from dynotune.doctor import Missing, ObservationView, all_rules
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Collections, Loader, SlowStep
+from dynotune.schema.host import Collections
+from dynotune.schema.loader import Loader
+from dynotune.schema.timing import SlowStep
 from dynotune.schema.trace_summary import Place
 
 from .observations import attribution, observed, timing

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import SlowStep
+from dynotune.schema.timing import SlowStep
 from dynotune.schema.trace_summary import Called, Place
 
 from .devices import AT, CALLED, found, kernels, lacks, lost, model, on_cpu, on_gpu, operator, settings, waits

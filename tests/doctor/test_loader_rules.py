@@ -9,19 +9,14 @@ import pytest
 
 from dynotune.doctor import ObservationView, all_rules, examine
 from dynotune.knobs import get, parse
+from dynotune.schema.compilation import Compilation
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import (
-    Compilation,
-    Loader,
-    Loading,
-    Model,
-    Observation,
-    Padding,
-    SamplePart,
-    SlowStep,
-    Tensor,
-)
+from dynotune.schema.loader import Loader, Loading, Padding, SamplePart
+from dynotune.schema.model import Model
+from dynotune.schema.observation import Observation
 from dynotune.schema.setting import Setting
+from dynotune.schema.tensor import Tensor
+from dynotune.schema.timing import SlowStep
 from dynotune.schema.trace_summary import Place
 
 from .observations import attribution, loss, observed, timing

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dynotune.schema.observation import Loader, Tensor
+from dynotune.schema.loader import Loader
+from dynotune.schema.tensor import Tensor
 
 from .machines import NO_GPU, NOBODY, WINDOW, found, missing
 from .observations import attribution

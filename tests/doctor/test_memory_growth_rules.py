@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dynotune.schema.observation import ModelCall
+from dynotune.schema.model import ModelCall
 
 from .observations import timing
 from .test_loader_rules import found, lacks

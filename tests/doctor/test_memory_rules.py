@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from dynotune.schema.allocator import Allocator
 from dynotune.schema.attribution import LostTime
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Allocator, Observation, SlowStep
+from dynotune.schema.observation import Observation
+from dynotune.schema.timing import SlowStep
 from dynotune.schema.trace_summary import Place
 
 from .observations import attribution, loss, observed, timing

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from dynotune.doctor import ObservationView, examine
+from dynotune.schema.allocator import Allocator
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import Moment, RankMemory, Term
-from dynotune.schema.observation import Allocator, Observation, ProcessState
+from dynotune.schema.observation import Observation, ProcessState
 from dynotune.schema.setting import Setting
 
 GIB = 1 << 30

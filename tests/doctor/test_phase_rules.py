@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dynotune.schema.observation import Line, Loader, PeriodicWork, SlowStep, Thread
+from dynotune.schema.host import Line, Thread
+from dynotune.schema.loader import Loader
+from dynotune.schema.timing import PeriodicWork, SlowStep
 from dynotune.schema.trace_summary import Place
 
 from .devices import found, on_cpu

@@ -9,7 +9,8 @@ import pytest
 
 from dynotune.doctor import ObservationView
 from dynotune.doctor.program_loops import main_loop
-from dynotune.schema.observation import Observation, StackLine
+from dynotune.schema.host import StackLine
+from dynotune.schema.observation import Observation
 from dynotune.schema.trace_summary import Loop, Place
 
 from .devices import found, kernels, lost, on_cpu, on_gpu, operator

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dynotune.schema.observation import Line, Thread
+from dynotune.schema.host import Line, Thread
 from dynotune.schema.trace_summary import HostTime, Place
 
 from .devices import found, lacks, lost, on_cpu, on_gpu

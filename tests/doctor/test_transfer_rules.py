@@ -10,7 +10,10 @@ import pytest
 from dynotune.doctor import ObservationView, examine
 from dynotune.schema.attribution import LostTime
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Line, ModelCall, Observation, Tensor, Thread
+from dynotune.schema.host import Line, Thread
+from dynotune.schema.model import ModelCall
+from dynotune.schema.observation import Observation
+from dynotune.schema.tensor import Tensor
 from dynotune.schema.trace_summary import Called, Copies, DeviceTime, Operator, Place, TraceSummary
 
 from .observations import NOT_ASKED, attribution, loss, observed, timing
@@ -108,7 +111,7 @@ def test_copies_are_unknown_without_a_trace(id_):
 
 
 def _model(device: str) -> Any:
-    from dynotune.schema.observation import Model
+    from dynotune.schema.model import Model
 
     return Model(name="Net", num_parameters=1, parameter_bytes=4, devices={device: 1})
 

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from dynotune.schema.allocator import Allocator
 from dynotune.schema.diagnosis import Finding
-from dynotune.schema.observation import Allocator, Line, StackLine, Table, Tensor, Thread
+from dynotune.schema.host import Line, StackLine, Thread
+from dynotune.schema.model import Table
+from dynotune.schema.tensor import Tensor
 from dynotune.schema.trace_summary import HostTime, Place, Ungraded
 
 from .devices import CALLED, found, model, on_cpu, on_gpu, operator, optimizer, settings

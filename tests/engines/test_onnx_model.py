@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from dynotune.engines import plan_profiles, profiles, shapes_for
+from dynotune.engines import onnx_model, plan_profiles, shapes_for
 from dynotune.schema.errors import CannotRunHere, RecordError, UsageError
 
 from .models import save_linear
@@ -118,5 +118,5 @@ def test_without_the_package_onnx_it_says_what_to_install(model, monkeypatch):
     path = model()
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
     with pytest.raises(CannotRunHere, match="take the package onnx") as refused:
-        profiles.declared_inputs(path)
+        onnx_model.declared_inputs(path)
     assert refused.value.hint == "pip install 'dynotune[onnx]'"

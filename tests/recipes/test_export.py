@@ -247,17 +247,17 @@ def test_without_workers_a_pod_needs_none():
 # sysctl
 
 
-def finding(id_, *commands):
-    return Finding(
-        id=id_, severity="low", claim="It costs\nkernel.evil = 1", share=Unknown("not measured"), commands=[*commands]
-    )
+def finding(id_, *commands, **more):
+    unknown = Unknown("not measured")
+    claim = "It costs\nkernel.evil = 1"
+    return Finding(id=id_, severity="low", claim=claim, share=unknown, commands=[*commands], **more)
 
 
 def test_an_administrators_file_has_the_sysctls_of_findings_and_names_the_rest():
     found = [
-        finding("zone-reclaim", "sudo sysctl vm.zone_reclaim_mode=0"),
-        finding("power-limit", "sudo nvidia-smi -pl 700"),
-        finding("sneaky", "sudo sysctl vm.x=0; rm -rf /"),
+        finding("zone-reclaim", "sudo sysctl vm.zone_reclaim_mode=0", sysctls={"vm.zone_reclaim_mode": "0"}),
+        finding("power-limit", "sudo nvidia-smi -pl 700", needs_root=True),
+        finding("sneaky", "sudo sysctl vm.x=0; rm -rf /", needs_root=True),
         finding("looked-at", "nvidia-smi -q"),
     ]
     unknown = [NotKnown("numa-balancing", "host.numa_balancing", "not in this container"), NotKnown("other", "x", "y")]

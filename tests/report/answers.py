@@ -10,9 +10,9 @@ from dynotune.schema.attribution import Predicted, Shares
 from dynotune.schema.comparison import ArmSummary, Comparison, FailedArm, Pair, Voided
 from dynotune.schema.diagnosis import Diagnosis, Finding, Forecast, NotKnown, UpperBound
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import SlowStep, Timing
 from dynotune.schema.run import EnvironmentChange, Readback
 from dynotune.schema.setting import Setting
+from dynotune.schema.timing import SlowStep, Timing
 from dynotune.schema.trace_summary import Place
 
 from ..fakes import of_run

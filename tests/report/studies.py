@@ -16,7 +16,6 @@ from dynotune.schema.comparison import ArmSummary, Comparison, Pair
 from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
-from dynotune.schema.observation import Timing
 from dynotune.schema.recipe import SCHEMA, Header, Recipe
 from dynotune.schema.run import Readback
 from dynotune.schema.setting import Setting
@@ -34,6 +33,7 @@ from dynotune.schema.study import (
     Study,
     Trial,
 )
+from dynotune.schema.timing import Timing
 from dynotune.schema.trace_summary import Place
 
 from ..fakes import of_run

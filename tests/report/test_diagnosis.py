@@ -19,8 +19,8 @@ from dynotune.report.diagnosis import diagnosis_report
 from dynotune.schema.attribution import Shares
 from dynotune.schema.diagnosis import Diagnosis, Finding, Forecast, NotKnown, UpperBound
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import SlowStep, Timing
 from dynotune.schema.setting import Setting
+from dynotune.schema.timing import SlowStep, Timing
 from dynotune.schema.trace_summary import Place
 
 NASTY = "[red]x[/red] \x1b[31m\x07\r\n[/] \u202e\u200e层层层" + "long" * 60

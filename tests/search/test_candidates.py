@@ -14,7 +14,9 @@ from dynotune.schema.attribution import Shares
 from dynotune.schema.diagnosis import Diagnosis, Finding, UpperBound
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader, Model, Observation, Optimizer, ProcessState
+from dynotune.schema.loader import Loader
+from dynotune.schema.model import Model, Optimizer
+from dynotune.schema.observation import Observation, ProcessState
 from dynotune.schema.setting import UNSET, Setting
 from dynotune.search import asked, values
 from dynotune.search.bounds import worth_trying

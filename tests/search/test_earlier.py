@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from dynotune.measure.live.outcome import Outcome
 from dynotune.schema import document
+from dynotune.schema.compilation import Compilation
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Compilation, ProcessState
+from dynotune.schema.observation import ProcessState
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Trial
 from dynotune.search import earlier

@@ -7,12 +7,16 @@ import pytest
 from msgspec.structs import replace
 
 from dynotune.doctor import policy
-from dynotune.report.page.tables import not_offered
+from dynotune.report.page.study_tables import not_offered
 from dynotune.schema.attribution import Attribution, LostTime, Shares
+from dynotune.schema.compilation import Compilation
 from dynotune.schema.diagnosis import Diagnosis, Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Compilation, Model, Observation, ProcessState, Timing
+from dynotune.schema.model import Model
+from dynotune.schema.observation import Observation, ProcessState
 from dynotune.schema.setting import Setting
+from dynotune.schema.study import NotOffered
+from dynotune.schema.timing import Timing
 from dynotune.schema.trace_summary import DeviceTime, Kernels, TraceSummary
 from dynotune.search import asked
 from dynotune.search.bounds import worth_trying
@@ -163,7 +167,7 @@ def test_compiled_modules_of_any_rank_are_enough_to_be_silent():
 def test_a_setting_that_rounds_is_left_out_and_named_when_exact():
     found, (row,) = offer(observed(), words={"exact": True})
     assert found == [] and row.setting == MODE and row.why == NAMED
-    assert "--exact" in row.reason
+    assert "--exact" in row.reason and row.forbidden == "numerics"
     waiting = study(not_offered=[row])
     assert nothing_to_try(waiting) == f"Nothing to try: --exact leaves out {MODE}."
     assert not_offered(waiting).rows == [[str(MODE), row.reason, "kernels.fusable_s, shares.host"]]
@@ -175,6 +179,13 @@ def test_nothing_to_try_says_that_the_device_is_busy_when_it_works_nearly_all_th
     told = nothing_to_try(study(diagnosis=busy))
     assert ("the device works for 96% of a step" in told) == is_said
     assert "Nothing to try" in told
+
+
+def test_nothing_to_try_is_decided_by_what_is_forbidden_when_reasons_read_alike():
+    alike = "its reason speaks of --exact and of --allow semantics"
+    rows = [NotOffered(MODE, alike), NotOffered(MODE, "other words", forbidden="semantics")]
+    assert nothing_to_try(study(not_offered=rows[:1])).endswith(f"not offered: {MODE}: {alike}.")
+    assert nothing_to_try(study(not_offered=rows[1:])).endswith("; --allow semantics widens that.")
 
 
 @pytest.mark.parametrize("excluded", ["compile.mode", "compile.mode=default"])

@@ -198,7 +198,7 @@ def test_a_quiet_stall_is_said_within_fifteen_seconds_and_a_busy_one_only_after_
 
 
 def worker(pid: int, cores: float, at_disk_share: float, run: Simulated, state: str = "sleeping") -> None:
-    fixed = {"role": "worker of program", "num_threads": 1, "rss_bytes": 1, "state": state}
+    fixed = {"role": "worker of program", "is_worker": True, "num_threads": 1, "rss_bytes": 1, "state": state}
     run.rows.append(ProcessView(pid=pid, cores=cores, at_disk_share=at_disk_share, **fixed))
 
 

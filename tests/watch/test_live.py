@@ -115,7 +115,7 @@ def test_a_worker_that_is_stopped_is_named(watch):
 
 
 def _workers(view):
-    return [row for row in view["processes"] if row["role"].startswith("worker")]
+    return [row for row in view["processes"] if row["is_worker"]]
 
 
 @pytest.mark.long

@@ -33,6 +33,7 @@ from dynotune.api.documents import (
     noun_of,
     read_snapshot,
     read_traces,
+    replay,
     report_of,
     save,
     shown,
@@ -59,6 +60,7 @@ __all__ = [
     "check_output",
     "compare",
     "diagnose",
+    "diagnosed",
     "doctor",
     "explained",
     "file_of",
@@ -69,6 +71,7 @@ __all__ = [
     "raise_if_failed",
     "read_snapshot",
     "read_traces",
+    "replay",
     "report_of",
     "save",
     "shown",
@@ -168,12 +171,17 @@ def diagnose(
         isolate_loader: also time the loader alone, and then steps that use one batch again and again.
         delays: also delay parts of the steps for some seconds, to see which ones a step waits for.
     """
-    from dynotune.diagnose import conclude, observed
-
     spec = _spec(command, run, settings, window_steps=steps)
     with _watched(run) as watcher:
-        observation, _, beside = observed(spec, watcher, isolate_loader=isolate_loader, delays=delays)
-    return shown(conclude(observation, **beside))
+        return diagnosed(spec, watcher, isolate_loader=isolate_loader, delays=delays)[0]
+
+
+def diagnosed(run: RunSpec, watcher: Watcher, *, isolate_loader: bool, delays: bool) -> tuple[Diagnosis, Path]:
+    """Do what `diagnose` does for a run that is specified already; also return the file of its observation."""
+    from dynotune.diagnose import conclude, observed
+
+    observation, path, beside = observed(run, watcher, isolate_loader=isolate_loader, delays=delays)
+    return shown(conclude(observation, **beside)), path
 
 
 def compare(
@@ -311,9 +319,9 @@ def trace(
     request = _checked(RecordRequest(run=spec, num_steps=steps, stacks=stacks, shapes=shapes))
     with _watched(run) as watcher:
         recording = record(request, watcher)
-    found: Any = explained([timelines(recording.traces)], "ranks")[0]
-    told: TraceSummary = msgspec.structs.replace(found, notes=[*recording.cautions, *found.notes])
-    return shown(told)
+    found: Any = explained([timelines(recording.traces)], "ranks", notes=recording.cautions)[0]
+    summary: TraceSummary = shown(found)
+    return summary
 
 
 def raise_if_failed(found: Comparison, *, with_output: bool) -> None:

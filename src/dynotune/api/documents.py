@@ -17,7 +17,7 @@ from dynotune.schema.errors import UsageError, from_elsewhere, may_fail
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dynotune.schema.diagnosis import Examination, MemoryAccount
+    from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
     from dynotune.schema.trace_summary import TraceDifference, TraceSummary
     from dynotune.trace import Timeline
 
@@ -74,10 +74,19 @@ def load(path: str | os.PathLike[str]) -> Any:
     noun = noun_of(file)
     with from_elsewhere(file):
         if noun == "observation":
-            from dynotune.diagnose import conclude, replayed
-
-            return shown(conclude(replayed(file)))
+            return replay(file)
         return shown(document.read(file, _kinds()[noun][0]))
+
+
+def replay(observation: Path) -> Diagnosis:
+    """Conclude again from an earlier observation: its file, or the folder of its run.
+
+    Raises UsageError, RecordError: there is no observation, or it is damaged or of another version.
+    """
+    from dynotune.diagnose import conclude, replayed
+
+    with from_elsewhere(observation):
+        return shown(conclude(replayed(observation)))
 
 
 def save(found: msgspec.Struct, path: str | os.PathLike[str]) -> None:
@@ -222,14 +231,20 @@ def timelines(
 
 
 def explained(
-    arguments: Sequence[Sequence[Timeline]], question: Question
+    arguments: Sequence[Sequence[Timeline]], question: Question, *, notes: Sequence[str] = ()
 ) -> tuple[TraceSummary | TraceDifference, str]:
-    """Explain one trace, or compare two; if the user did not choose how files are read, add a note on the choice."""
+    """Explain one trace, or compare two; if the user did not choose how files are read, add a note on the choice.
+
+    `notes`: warnings on the recording, which come before the notes of a trace's explanation.
+    """
     from dynotune.trace import arrange, difference, summarise
 
     arrangement = arrange(arguments, question)
     summaries = [summarise(found) for found in arrangement.traces]
-    return summaries[0] if len(summaries) == 1 else difference(*summaries), arrangement.why
+    if len(summaries) > 1:
+        return difference(*summaries), arrangement.why
+    (summary,) = summaries
+    return msgspec.structs.replace(summary, notes=[*notes, *summary.notes]), arrangement.why
 
 
 def examination_of(path: Path) -> Examination:

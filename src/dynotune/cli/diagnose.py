@@ -1,11 +1,11 @@
 """`dynotune diagnose`: find out why a command is slow."""
 
-import contextlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from dynotune import api
 from dynotune.cli import answers, options, run_options
 from dynotune.cli.options import FailOnSeverity, Json, option
 from dynotune.cli.run_options import runs_a_command
@@ -28,27 +28,19 @@ def diagnose(
     if run.page_cache == "cold" and not isolate_loader and replay is None:
         raise UsageError("--page-cache is about the loader alone.", hint="Add --isolate-loader.")
     options.check_json(json)
-    beside: dict[str, Any] = {}
     if replay is not None:
         _refuse_watching(context)
-        from dynotune.diagnose import replayed
-
         with from_elsewhere(replay):
-            observation = replayed(replay)
+            diagnosis = api.replay(replay)
+            answers.show(api.report_of, diagnosis, json)
     else:
         run_options.check_run(context, run)
-        from dynotune.diagnose import observed
         from dynotune.report import Progress, console
 
         with Progress(console(stderr=True)) as watcher:
-            observation, path, beside = observed(run, watcher, isolate_loader=isolate_loader, delays=delays)
+            diagnosis, path = api.diagnosed(run, watcher, isolate_loader=isolate_loader, delays=delays)
         answers.say(f"Observed: {path}")
-    from dynotune.diagnose import conclude
-    from dynotune.report import diagnosis_report
-
-    with from_elsewhere(replay) if replay is not None else contextlib.nullcontext():
-        diagnosis = conclude(observation, **beside)
-        answers.show(diagnosis_report, diagnosis, json)
+        answers.show(api.report_of, diagnosis, json)
     if any(finding.candidates for finding in diagnosis.findings) and replay is None:
         answers.say(f"Next: dynotune tune -- {words.command(run.command)}")
     answers.exit_if_severe(diagnosis.findings, fail_on)

@@ -126,12 +126,11 @@ def _answer(
     from dynotune.report.trace import difference_report, trace_report
     from dynotune.schema.trace_summary import TraceSummary
 
-    found, why = api.explained(arguments, asked)
+    found, why = api.explained(arguments, asked, notes=notes)
     if why:
         answers.say(why)
     if isinstance(found, TraceSummary):
-        told = msgspec.structs.replace(found, notes=[*notes, *found.notes])
-        return told, lambda kept: trace_report(kept, top=top)
+        return found, lambda kept: trace_report(kept, top=top)
     return found, lambda kept: difference_report(kept, top=top)
 
 

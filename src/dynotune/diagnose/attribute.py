@@ -11,7 +11,7 @@ from importlib.resources import files
 from dynotune.diagnose.step_parts import Parts, parts_of, plain_parts, without_first_gap
 from dynotune.schema.attribution import Attribution, LostTime, Shares
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Timing
+from dynotune.schema.timing import Timing
 from dynotune.schema.trace_summary import Cause, Copies, DeviceTime, HostTime, TraceSummary
 from dynotune.text import words
 

@@ -14,8 +14,9 @@ from dynotune.schema.attribution import Attribution, Predicted
 from dynotune.schema.delays import DelayTests
 from dynotune.schema.diagnosis import Bottleneck, Diagnosis, Finding, Forecast, UpperBound
 from dynotune.schema.facts import NOT_ASKED, Unknown
-from dynotune.schema.observation import Observation, Timing
+from dynotune.schema.observation import Observation
 from dynotune.schema.setting import Setting
+from dynotune.schema.timing import Timing
 from dynotune.schema.trace_summary import Place
 from dynotune.text import words
 

@@ -12,7 +12,8 @@ import dynotune
 from dynotune import probe
 from dynotune.schema.diagnosis import Forecast, UpperBound
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader, Loading, Observation, SamplePart
+from dynotune.schema.loader import Loader, Loading, SamplePart
+from dynotune.schema.observation import Observation
 from dynotune.schema.run import RunSpec
 
 TRIAL = Path(dynotune.__file__).parent / "agent" / "core" / "decoders.py"

@@ -10,9 +10,9 @@ from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.errors import DynotuneError
 from dynotune.schema.events import LoaderDrain, LoaderIsolated, PageCacheDrop
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Timing
 from dynotune.schema.run import RunSpec
 from dynotune.schema.task import IsolateLoader, PageCache
+from dynotune.schema.timing import Timing
 
 SETTLE_STEPS = 4
 """Steps before the replayed steps are timed: those of `agent.tasks.isolate_loader`, and one for the draining."""

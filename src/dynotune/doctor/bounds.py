@@ -9,7 +9,7 @@ from dynotune.doctor.observation_view import Missing, ObservationView, or_else
 from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import SEVERITIES, Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Model
+from dynotune.schema.model import Model
 from dynotune.schema.trace_summary import Called, Copies, Operator, Place
 
 _PRODUCTS = "mm addmm bmm baddbmm addmv mv dot convolution mkldnn_convolution linear cudnn_convolution"

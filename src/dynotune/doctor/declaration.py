@@ -17,7 +17,7 @@ from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import Finding, Kind, Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.knob import Scalar
-from dynotune.schema.observation import Model
+from dynotune.schema.model import Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
@@ -113,6 +113,8 @@ class Rule:
         explains: ids of more general findings whose cause this rule names, and kinds of time that its cause takes.
         umbrella: kinds of time that the rule only sums up. A finding that explains one of them explains this finding.
         kind, remedy, commands: defaults for findings that name none of their own.
+        needs_root: whether commands of the rule's findings need the rights of an administrator.
+        sysctls: settings of the kernel, by name, that are set by the first of the commands.
         on_cuda: whether the rule applies only to programs that use a CUDA device.
     """
 
@@ -129,6 +131,8 @@ class Rule:
     kind: Kind
     remedy: str
     commands: tuple[str, ...]
+    needs_root: bool
+    sysctls: Mapping[str, str]
     on_cuda: bool
     judge: Judge
 
@@ -177,6 +181,7 @@ class Rule:
         if candidates is None:
             own = [each for each in self.offers if isinstance(each, Setting)]
             candidates = unset(*judged.variables) if judged.variables else own
+        commands = list(judged.commands or self.commands)
         return Finding(
             id=self.id,
             severity=severity,
@@ -187,7 +192,9 @@ class Rule:
             where=where,
             candidates=list(candidates),
             remedy=judged.remedy or self.remedy,
-            commands=list(judged.commands or self.commands),
+            commands=commands,
+            needs_root=self.needs_root and bool(commands),
+            sysctls=dict(self.sysctls),
         )
 
 
@@ -204,6 +211,8 @@ class _Prose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Kind = "speed"
     remedy: str = ""
     commands: tuple[str, ...] = ()
+    needs_root: bool = False
+    sysctls: dict[str, str] = {}
 
 
 def rule(
@@ -228,9 +237,26 @@ def rule(
         name = id or judge.__name__.replace("_", "-")
         prose = msgspec.convert(_PROSE.get(name, {}) | told, _Prose)
         offers = (*(each if isinstance(each, str) else Setting(*each) for each in prose.candidates), *candidates)
-        words = (prose.title, prose.sees, prose.costs, prose.wrong_when)
-        found = (prose.kind, prose.remedy, prose.commands)
-        return Rule(name, family, scope, *words, offers, prose.explains, prose.umbrella, *found, on_cuda, judge)
+        sets = [f"sudo sysctl {name}={value}" for name, value in prose.sysctls.items()]
+        return Rule(
+            id=name,
+            family=family,
+            scope=scope,
+            title=prose.title,
+            sees=prose.sees,
+            costs=prose.costs,
+            wrong_when=prose.wrong_when,
+            offers=offers,
+            explains=prose.explains,
+            umbrella=prose.umbrella,
+            kind=prose.kind,
+            remedy=prose.remedy,
+            commands=(*sets, *prose.commands),
+            needs_root=prose.needs_root or bool(sets),
+            sysctls=prose.sysctls,
+            on_cuda=on_cuda,
+            judge=judge,
+        )
 
     return made
 

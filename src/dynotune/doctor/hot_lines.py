@@ -7,7 +7,8 @@ from dynotune.doctor.loaders import main_loader, steady_wait
 from dynotune.doctor.observation_view import Missing, ObservationView, or_else
 from dynotune.doctor.periodic_work import short_name
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Line, SamplePart, Thread
+from dynotune.schema.host import Line, Thread
+from dynotune.schema.loader import SamplePart
 from dynotune.schema.trace_summary import Place
 
 FEWEST = 20

@@ -7,7 +7,7 @@ from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.observation_view import ObservationView, or_else, required
 from dynotune.doctor.periodic_work import sampling
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader, Loading
+from dynotune.schema.loader import Loader, Loading
 from dynotune.schema.setting import Setting
 
 MOST_WORKERS_A_CORE = 4

@@ -3,19 +3,15 @@
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from dynotune.schema.allocator import Allocator
 from dynotune.schema.attribution import Attribution, LostTime
+from dynotune.schema.compilation import Compilation
 from dynotune.schema.facts import Unknown, Value
-from dynotune.schema.observation import (
-    Allocator,
-    Compilation,
-    Loader,
-    Model,
-    Observation,
-    Optimizer,
-    ProcessState,
-    Timing,
-)
+from dynotune.schema.loader import Loader
+from dynotune.schema.model import Model, Optimizer
+from dynotune.schema.observation import Observation, ProcessState
 from dynotune.schema.run import EnvironmentChange
+from dynotune.schema.timing import Timing
 from dynotune.schema.trace_summary import Kernels, Place, TraceSummary
 from dynotune.text import words
 

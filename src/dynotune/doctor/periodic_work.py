@@ -4,7 +4,7 @@ import re
 
 from dynotune.doctor import policy
 from dynotune.doctor.observation_view import ObservationView
-from dynotune.schema.observation import PeriodicKind, PeriodicWork
+from dynotune.schema.timing import PeriodicKind, PeriodicWork
 
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3")
 _SAMPLES = re.compile(r"[sS]ampler|randperm")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dynotune.doctor import policy
 from dynotune.doctor.observation_view import ObservationView, or_else
-from dynotune.schema.observation import StackLine
+from dynotune.schema.host import StackLine
 from dynotune.schema.trace_summary import Loop, Place
 
 _FUNCTION = re.compile(r"(?P<file>.+?)(\((?P<line>\d+)\)|(?<=\.py)): (?P<name>.*)", re.DOTALL)

@@ -7,8 +7,8 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Judgement
 from dynotune.doctor.observation_view import ObservationView, needs
-from dynotune.schema.observation import SlowStep, Why
 from dynotune.schema.setting import Setting
+from dynotune.schema.timing import SlowStep, Why
 from dynotune.schema.trace_summary import Place
 
 ORDER: tuple[Why, ...] = ("compilation", "work", "allocation", "garbage", "epoch", "loader")

@@ -3,6 +3,8 @@
 This room starts neither the user's command nor TensorRT, and does not name torch. `diagnose` records the shapes.
 """
 
-from dynotune.engines.profiles import build_script, num_elements, plan_profiles, shapes_for
+from dynotune.engines.onnx_model import shapes_for
+from dynotune.engines.profiles import num_elements, plan_profiles
+from dynotune.engines.script import build_script
 
 __all__ = ["build_script", "num_elements", "plan_profiles", "shapes_for"]

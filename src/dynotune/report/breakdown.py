@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dynotune.schema.attribution import Shares
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Timing
+from dynotune.schema.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)

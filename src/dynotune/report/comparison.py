@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -23,6 +24,22 @@ VERDICT_STYLES = {
     "undecided": "bold yellow",
     None: "bold red",
 }
+
+
+NUM_ARMS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of both arms in words. `num_known`: the number of arms of which the figure is known."""
+
+    label: str
+    texts: list[str]
+    num_known: int
+
+    @classmethod
+    def of(cls, label: str, values: Sequence[float | None], written: Callable[[float | None], str]) -> Figure:
+        return cls(label, list(map(written, values)), sum(value is not None for value in values))
 
 
 def comparison_table(comparison: Comparison) -> RenderableType:
@@ -54,46 +71,49 @@ def _arms(comparison: Comparison) -> RenderableType:
     rows = table(":", "baseline:text", "candidate:text", ratio, style="bold", gap=3)
     compared = objective(comparison)
     rows.add_row("settings", words.settings(comparison.run.settings), words.settings(comparison.candidate_settings), "")
-    rows.add_row(compared[0], *compared[1], Text(words.speedup(comparison), style="bold"))
+    rows.add_row(compared.label, *compared.texts, Text(words.speedup(comparison), style="bold"))
     rows.add_row(f"{comparison.confidence:.0%} interval", "", "", words.interval(comparison.ci))
     num = f"{comparison.num_pairs} of at most {comparison.max_pairs}"
     void = f", {len(comparison.voided)} void" if comparison.voided else ""
     rows.add_row("blocks" if comparison.within else "pairs", "", "", num + void)
-    for label, text in arms(comparison.baseline, comparison.candidate):
+    for figure in arms(comparison.baseline, comparison.candidate):
         # Within one run both arms have the same start.
-        if label != compared[0] and not (comparison.within and words.UNKNOWN in text):
-            rows.add_row(label, *text, "", style="dim")
+        if figure.label != compared.label and not (comparison.within and figure.num_known < NUM_ARMS):
+            rows.add_row(figure.label, *figure.texts, "", style="dim")
     return rows
 
 
-def arms(baseline: ArmSummary, candidate: ArmSummary) -> list[tuple[str, list[str]]]:
-    """Show figures that are not compared; a row that is unknown for both arms is left out, except the first two."""
+def arms(baseline: ArmSummary, candidate: ArmSummary) -> list[Figure]:
+    """Show figures that are not compared; one that is unknown for both arms is left out, except the first two."""
     arms = (baseline, candidate)
-    rows = [
-        ("time to first step", [words.duration(arm.time_to_first_step_s) for arm in arms]),
-        ("a step, median", [words.duration(arm.median_step_s) for arm in arms]),
-        ("start, until steady", [words.duration(arm.start_s) for arm in arms]),
-        ("waits for the loader", [words.share(arm.loader_wait_share) for arm in arms]),
-        ("memory, peak", [words.num_bytes(arm.peak_rss_bytes) for arm in arms]),
-        ("device memory, peak", [words.num_bytes(arm.peak_device_bytes) for arm in arms]),
+    always = [
+        Figure.of("time to first step", [arm.time_to_first_step_s for arm in arms], words.duration),
+        Figure.of("a step, median", [arm.median_step_s for arm in arms], words.duration),
     ]
-    return rows[:2] + [entry for entry in rows[2:] if set(entry[1]) != {words.UNKNOWN}]
+    others = [
+        Figure.of("start, until steady", [arm.start_s for arm in arms], words.duration),
+        Figure.of("waits for the loader", [arm.loader_wait_share for arm in arms], words.share),
+        Figure.of("memory, peak", [arm.peak_rss_bytes for arm in arms], words.num_bytes),
+        Figure.of("device memory, peak", [arm.peak_device_bytes for arm in arms], words.num_bytes),
+    ]
+    return always + [figure for figure in others if figure.num_known]
 
 
-def objective(comparison: Comparison) -> tuple[str, list[str]]:
+def objective(comparison: Comparison) -> Figure:
     """Show the compared objective of both arms."""
     arms, unit = (comparison.baseline, comparison.candidate), comparison.unit
     if comparison.run.objective == "throughput":
         if unit == "sample":
-            return "samples/s", [words.rate(arm.samples_per_s) for arm in arms]
-        return "steps/s", [words.rate(1 / arm.s_per_step if arm.s_per_step else None) for arm in arms]
+            return Figure.of("samples/s", [arm.samples_per_s for arm in arms], words.rate)
+        return Figure.of("steps/s", [1 / arm.s_per_step if arm.s_per_step else None for arm in arms], words.rate)
     label = {
         "latency-p99": "a step, 99th percentile",
         "time-to-first-step": "time to first step",
         "memory": "peak of memory",
         "energy": f"energy a {unit}",
     }[comparison.run.objective]
-    return label, [words.value(arm.value, comparison.run.objective, unit) for arm in arms]
+    values = [arm.value for arm in arms]
+    return Figure.of(label, values, lambda value: words.value(value, comparison.run.objective, unit))
 
 
 def _failure(comparison: Comparison, failed: FailedArm) -> RenderableType:

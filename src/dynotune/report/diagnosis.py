@@ -13,8 +13,8 @@ from dynotune.report.loudness import is_brief, most
 from dynotune.report.trace_parts import place, prose, title
 from dynotune.schema.diagnosis import Diagnosis, Finding, Forecast, NotKnown, UpperBound
 from dynotune.schema.facts import NOT_ASKED, Unknown
-from dynotune.schema.observation import Timing
 from dynotune.schema.setting import one_arm
+from dynotune.schema.timing import Timing
 from dynotune.text import words
 
 NUM_EVIDENCE, LONGEST_EVIDENCE = 4, 200

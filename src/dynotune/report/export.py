@@ -12,7 +12,6 @@ from dynotune.schema.toml_text import commented, quoted
 from dynotune.text import words
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SYSCTL = re.compile(r"sudo sysctl (?:-w )?([a-z][a-z0-9_.]*)=([^\s#;&|]+(?: [^\s#;&|]+)*)")
 SHM = "/dev/shm"
 # What only such a rule would have found is named where it could not judge.
 _SYSCTL_RULES = ("numa-balancing", "zone-reclaim")
@@ -128,12 +127,11 @@ def sysctl(recipe: str, findings: Sequence[Finding], unknown: Sequence[NotKnown]
     others: list[str] = []
     num = 0
     for finding in findings:
-        matches = [match for command in finding.commands if (match := _SYSCTL.fullmatch(command)) is not None]
-        if matches:
-            num += len(matches)
+        if finding.sysctls:
+            num += len(finding.sysctls)
             lines += ["", *commented([f"{finding.id}: {finding.claim}", finding.remedy])]
-            lines += [f"{match[1]} = {match[2]}" for match in matches]
-        elif any(command.startswith(("sudo ", "echo ")) for command in finding.commands):
+            lines += [f"{name} = {value}" for name, value in finding.sysctls.items()]
+        elif finding.needs_root:
             others += [f"{finding.id}: {finding.claim}", *(f"    {command}" for command in finding.commands)]
     if not num:
         lines += ["", *commented(["Nothing to set: no finding of the doctor's on this machine names a sysctl."])]

@@ -42,7 +42,8 @@ def table(*columns: str, style: str = "dim", gap: int = 2) -> Table:
 
     Args:
         columns: each column as "Header:kind", with a kind of `KINDS`. If no column has a header, no header is shown.
-        style: style of the headers. gap: number of blanks between columns.
+        style: style of the headers.
+        gap: number of blanks between columns.
     """
     parts = [column.rpartition(":") for column in columns]
     shows = any(header for header, _, _ in parts)

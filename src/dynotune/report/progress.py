@@ -10,7 +10,7 @@ from rich.text import Text
 
 from dynotune.report.comparison import void_line
 from dynotune.schema import redaction
-from dynotune.schema.comparison import ArmName, Pair, Voided
+from dynotune.schema.comparison import ArmName, Drawn, Pair, Voided
 from dynotune.schema.run import Objective
 from dynotune.text import words
 
@@ -78,7 +78,7 @@ class Progress:
         max_pairs: int,
         unit: str = "sample",
         objective: Objective = "throughput",
-        what: str = "pair",
+        what: Drawn = "pair",
     ) -> None:
         """Show that a pair, or a block, is complete. Its ratio is a single observation, not yet an answer."""
         self._clear()

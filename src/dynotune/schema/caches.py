@@ -27,10 +27,11 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
         variable: the environment variable that moves the cache; "" if none does.
         is_set: whether the environment variable `variable` is set.
         off: as text, why the program does not use this cache; "" if the program uses it.
-        size_bytes, num_files: total size and number of the cache's files, without locks, temporary files and caches in
-        subfolders. 0 if the folder does not exist yet. writable: whether the folder, or the nearest existing one above
-        it, can be written to. lasts: whether files in the folder remain for later processes in a fresh container or
-        after a restart. storage: as text, the kind of storage of the folder, and why files there last or not.
+        size_bytes, num_files: total size and number of the cache's files, without locks, temporary files and caches
+            in subfolders. 0 if the folder does not exist yet.
+        writable: whether the folder, or the nearest existing one above it, can be written to.
+        lasts: whether files in the folder remain for later processes in a fresh container or after a restart.
+        storage: as text, the kind of storage of the folder, and why files there last or not.
         limit_bytes: the largest size that the cache may reach; None without a limit.
     """
 

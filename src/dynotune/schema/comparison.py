@@ -40,9 +40,9 @@ class Pair(msgspec.Struct, frozen=True):
 
     Args:
         baseline_s, candidate_s: value of the objective, lower is better. For `throughput`: wall-clock seconds of the
-        timed window per sample (per step if samples are unknown). For `memory` the values are bytes, for `energy`
-        joules per sample, in spite of the fields' names. lane: number of the lane (GPU and cores) of both runs, from 1;
-        0 if each run had the whole machine.
+            timed window per sample (per step if samples are unknown). For `memory` the values are bytes, for `energy`
+            joules per sample, in spite of the fields' names.
+        lane: number of the lane (GPU and cores) of both runs, from 1; 0 if each run had the whole machine.
     """
 
     first: ArmName

@@ -14,7 +14,8 @@ class Answered(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         delay_s: seconds by which the part was delayed in each step, as read back.
-        longer_s: seconds by which a step became longer. ci: its interval at 95%.
+        longer_s: seconds by which a step became longer.
+        ci: interval of `longer_s` at 95%.
         num_blocks: number of blocks, each with two stretches with the delay and two without.
     """
 
@@ -32,9 +33,11 @@ class DelayTest(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of a step to delays of one part.
 
     Args:
-        part: the delayed part. place: of a function, `file:line name`; of a rank, its number.
+        part: the delayed part.
+        place: of a function, `file:line name`; of a rank, its number.
         slope: lengthening of a step over the smallest delay; about 1 if the step waits for the part, and about 0 if
-            other parts hide the delay. ci: its interval at 95%.
+            other parts hide the delay.
+        ci: interval of `slope` at 95%.
         slack_s: seconds of a delay that other parts hide, from the largest delay; None if the step showed no answer to
             it, so the slack is larger than that delay.
         answers: by delay, the smallest first.
@@ -60,7 +63,8 @@ class DelayTests(msgspec.Struct, frozen=True, kw_only=True, tag="delay-tests"):
 
     Args:
         step_s: seconds of a step without a delay, in the tests' own stretches.
-        tests: parts that could be tested. untested: why other parts could not be, by part.
+        tests: parts that could be tested.
+        untested: by part, why other parts could not be tested.
         wall_s: duration of the tests.
     """
 

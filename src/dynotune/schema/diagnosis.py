@@ -9,8 +9,8 @@ from dynotune.schema.claims import Claim
 from dynotune.schema.delays import DelayTests
 from dynotune.schema.facts import NOT_ASKED, Facts, Unknown, Value
 from dynotune.schema.memory import Capacity, RankMemory
-from dynotune.schema.observation import Timing
 from dynotune.schema.setting import Setting
+from dynotune.schema.timing import Timing
 from dynotune.schema.trace_summary import Place
 
 Severity = Literal["high", "medium", "low"]
@@ -29,6 +29,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         candidates: settings worth testing; `predicted`: the predicted saving of some candidates, by setting.
         remedy: the change to make in the program, if no setting helps or in addition to a setting.
         commands: shell lines for an administrator; dynotune never executes them.
+        needs_root: whether a line of `commands` needs the rights of an administrator.
+        sysctls: the kernel's settings that `commands` set, by name.
         also: ids of more general findings that this finding explains.
     """
 
@@ -43,6 +45,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     predicted: dict[str, Predicted] = {}
     remedy: str = ""
     commands: list[str] = []
+    needs_root: bool = False
+    sysctls: dict[str, str] = {}
     also: list[str] = []
 
 

@@ -50,8 +50,9 @@ class Header(msgspec.Struct, frozen=True):
     """Source of a recipe, and the gain of all its settings together.
 
     Args:
-        speedup, ci, num_pairs: result of the confirmation of all settings against the unchanged command. If the recipe
-        extends another recipe, the product of both recipes' gains, since no pairs measured all settings together.
+        speedup, ci, num_pairs: result of the confirmation of all settings against the unchanged command. If the
+            recipe extends another recipe, the product of both recipes' gains, since no pairs measured all settings
+            together.
         within: whether the pairs are blocks within one process, because time was too short for fresh processes.
         num_blocks: number of blocks within one process that state the gain together with the pairs; 0 for pairs alone.
         baseline: launch settings of the baseline, as text: a placeholder needs a value in the baseline, too.

@@ -97,7 +97,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         watched: whether the run is watched: a full record then continues in further files, of which the newest are
             kept, and the agent reports the signal on which the program writes its threads' stacks.
         secret_hints, secret_patterns: hints and patterns of secrets, which the record leaves out: see
-        `schema.redaction`.
+            `schema.redaction`.
     """
 
     schema: str = "dynotune.plan/2"

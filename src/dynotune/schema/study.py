@@ -90,11 +90,18 @@ def without(ids: frozenset[str], id_: str, candidates: Iterable[Candidate]) -> f
 
 
 class NotOffered(msgspec.Struct, frozen=True):
-    """A setting that a finding or facts suggest but that is not tried, with the reason."""
+    """A setting that a finding or facts suggest but that is not tried, with the reason.
+
+    Args:
+        why: ids of the findings, or descriptions of the facts, that suggest the setting.
+        forbidden: the setting's effect, if the options do not allow it; None if the reason is another one, and in
+            older studies.
+    """
 
     setting: Setting
     reason: str
     why: list[str] = []
+    forbidden: Effect | None = None
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +114,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
             per sample; None if the run gave no value.
         void: disturbances outside the arm's own processes; if there is one, the value is ignored.
         began_s, wall_s: seconds from the first attempt's begin to the run's begin, without pauses; and the run's
-        duration. run: the run's folder below the study's folder; HOST:FOLDER for a run on another worker of the study.
+            duration.
+        run: the run's folder below the study's folder; HOST:FOLDER for a run on another worker of the study.
         lane: the lane of the run, from 1; 0 if the run had the whole machine. All runs of a block are in one lane.
     """
 

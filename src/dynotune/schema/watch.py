@@ -46,10 +46,14 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessView(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of the run; rates and shares are averages over the last ten seconds."""
+    """One process of the run; rates and shares are averages over the last ten seconds.
+
+    `role`: what the process does, in words. `is_worker`: whether it makes batches for a process that makes steps.
+    """
 
     pid: int
     role: str
+    is_worker: bool = False
     cores: float | None
     num_threads: int
     rss_bytes: int

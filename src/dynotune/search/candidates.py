@@ -9,11 +9,12 @@ from dynotune import knobs
 from dynotune.doctor import Missing, ObservationView, bound_of_compiling, policy
 from dynotune.measure.live import refuse_impossible
 from dynotune.schema.attribution import Attribution
+from dynotune.schema.compilation import Compilation
 from dynotune.schema.diagnosis import Diagnosis, Finding, Kind
 from dynotune.schema.errors import DynotuneError, UsageError
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
-from dynotune.schema.observation import Compilation, Observation
+from dynotune.schema.observation import Observation
 from dynotune.schema.run import Objective, RunSpec
 from dynotune.schema.setting import Setting, over
 from dynotune.schema.study import Candidate, NotOffered, Study
@@ -192,8 +193,8 @@ def candidates(
     for named in by_facts if "speed" in KINDS[objective] else ():
         if named.setting.knob in tried_knobs:
             continue
-        if reason := _why_not(named.setting, "speed", machine, asked, objective):
-            refused.setdefault(named.setting, NotOffered(named.setting, reason, named.why))
+        if refusal := _refusal(named.setting, "speed", machine, asked, objective):
+            refused.setdefault(named.setting, msgspec.structs.replace(refusal, why=named.why))
         else:
             is_of_time = objective in OF_TIME
             bounded = (named.bound, named.bound_by) if is_of_time else (NOT_OF_TIME, "")
@@ -228,12 +229,13 @@ def _of_findings(
         if finding.id == "decode-bound":
             named += _fit("decode.backend", {}, machine)
         for setting in [*named, *values.beside_workers(named, machine.present)]:
-            reason = _why_not(setting, finding.kind, machine, asked, objective)
-            if not reason:
+            refusal = _refusal(setting, finding.kind, machine, asked, objective)
+            if refusal is None:
                 offered.setdefault(setting, []).append(finding)
             elif setting not in offered:
                 before = refused.get(setting)
-                refused[setting] = NotOffered(setting, reason, [*(before.why if before else []), finding.id])
+                why = [*(before.why if before else []), finding.id]
+                refused[setting] = msgspec.structs.replace(refusal, why=why)
     return offered, refused
 
 
@@ -247,26 +249,27 @@ def _fit(knob_id: str, present: Present, machine: Machine) -> list[Setting]:
     return fit
 
 
-def _why_not(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objective: Objective) -> str:
-    """Return why a setting for a finding of `kind` is not tried, user-changeable reasons first; "" if it is tried."""
+def _refusal(setting: Setting, kind: Kind, machine: Machine, asked: Asked, objective: Objective) -> NotOffered | None:
+    """Return why a setting for a finding of `kind` is not tried, user-changeable reasons first; None if it is tried."""
     effect = knobs.get(setting.knob).effect
     if asked.leaves_out(setting):
-        return _LEFT_OUT
+        return NotOffered(setting, _LEFT_OUT)
     if asked.names(setting):
         effect = "exact" if effect != "system" else effect
     if kind not in KINDS[objective]:
-        return f"the finding is about {_ABOUT[kind]}, and the objective is {objective}"
+        return NotOffered(setting, f"the finding is about {_ABOUT[kind]}, and the objective is {objective}")
     if has(setting, machine.present, machine.env):
-        return "the program has it already"
+        return NotOffered(setting, "the program has it already")
     if effect not in asked.allowed:
-        return _NOT_ALLOWED[effect]
+        return NotOffered(setting, _NOT_ALLOWED[effect], forbidden=effect)
     if values.beyond_cores(setting, machine.num_cores) and setting not in asked.settings:
-        return f"a process may use {machine.num_cores} of the cores here"
+        return NotOffered(setting, f"a process may use {machine.num_cores} of the cores here")
     try:
         knobs.check_applies(setting, machine.facts)
     except DynotuneError as error:
-        return error.message
-    return machine.refused(setting)
+        return NotOffered(setting, error.message)
+    reason = machine.refused(setting)
+    return NotOffered(setting, reason) if reason else None
 
 
 def _order(candidate: Candidate) -> tuple[float, str, float]:

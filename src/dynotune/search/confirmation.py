@@ -39,11 +39,9 @@ NOISIER = 1.6
 def confirm(work: Search, settings: list[Setting]) -> Comparison | None:
     """Compare by fresh pairs (their maximum number is fixed first); None if too few for a verdict fit in the time.
 
-    The pairs influenced no earlier choice, and their verdict follows the rules of `compare`. Earlier runs
-    were of the same command, so their spread is used in addition to the spread of the pairs, and fewer pairs
-    are enough. Fewer are
-    also enough if blocks within one process proved the settings: then the pairs state the speed-up of a
-        launch.
+    The pairs influenced no earlier choice, and their verdict follows the rules of `compare`. Earlier runs were of the
+    same command, so their spread is used in addition to the spread of the pairs, and fewer pairs are enough. Fewer are
+    also enough if blocks within one process proved the settings: then the pairs state the speed-up of a launch.
     """
     candidate = arm(settings)
     comparison = work.study.confirmed

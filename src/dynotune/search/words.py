@@ -1,6 +1,5 @@
 """Figures of a search in words for the user."""
 
-import re
 from collections.abc import Iterable
 
 from dynotune.schema.facts import Unknown
@@ -64,13 +63,13 @@ def nothing_to_try(study: Study) -> str:
     if not study.not_offered:
         told = "Nothing to try: no finding names a setting. --try KNOB tries one all the same."
         return f"{_busy_device(study)} {told}".lstrip()
-    rounding = [str(row.setting) for row in study.not_offered if "--exact" in row.reason]
+    rounding = [str(row.setting) for row in study.not_offered if row.forbidden == "numerics"]
     if len(rounding) == len(study.not_offered):
         return f"Nothing to try: --exact leaves out {_at_most(rounding)}."
     held = f"Nothing to try; not offered: {_not_offered(study)}"
-    waiting = {word for row in study.not_offered for word in re.findall(r"--allow \w+", row.reason)}
+    waiting = any(row.forbidden == "semantics" for row in study.not_offered)
     if waiting:
-        held += f"; {' '.join(sorted(waiting))} widens that"
+        held += "; --allow semantics widens that"
     if rounding:
         return f"{held}. Of these, --exact leaves out {_at_most(rounding)}."
     reasons = {row.reason for row in study.not_offered}

@@ -204,7 +204,7 @@ def sentence(look: Look, now: Moment) -> str:
 
 def loader_reason(look: Look) -> str:
     """Explain why the loader is late, by the state of its workers; may be empty."""
-    workers = [row for row in look.rows if row.role.startswith("worker")]
+    workers = [row for row in look.rows if row.is_worker]
     num, others = len(workers), look.mean("others") or 0.0
     at_disk = sum(row.at_disk_share >= 0.3 for row in workers)
     cores = [row.cores for row in workers if row.cores is not None]

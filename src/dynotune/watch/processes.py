@@ -20,14 +20,15 @@ class _Process:
         self.looks: deque[tuple[Any, ...]] = deque(maxlen=LOOKS)
         self.is_worker: bool | None = None
 
-    def role(self, name: str, parent: int, roles: Mapping[int, str]) -> str:
+    def works_for(self, name: str, parent: int, roles: Mapping[int, str]) -> bool:
+        """Return whether the process makes batches for its parent, which makes steps."""
         if self.process.pid in roles or parent not in roles:
-            return roles.get(self.process.pid, name)
+            return False
         if self.is_worker is None:
             # Loaders fork their workers, or spawn them with a word in the command line that shows it.
             mine, its = self.process.cmdline(), psutil.Process(parent).cmdline()
             self.is_worker = mine == its or "spawn_main" in " ".join(mine) or name.startswith("pt_data")
-        return f"worker of {roles[parent]}" if self.is_worker else name
+        return self.is_worker
 
     def row(self, roles: Mapping[int, str], now: float) -> ProcessView | None:
         found = self.process.as_dict(ASKED)
@@ -42,9 +43,12 @@ class _Process:
             known = first[at] is not None and last[at] is not None and last[0] > first[0]
             return (last[at] - first[at]) / (last[0] - first[0]) if known else None
 
+        name, parent = found["name"], found["ppid"]
+        is_worker = self.works_for(name, parent, roles)
         return ProcessView(
             pid=self.process.pid,
-            role=self.role(found["name"], found["ppid"], roles),
+            role=f"worker of {roles[parent]}" if is_worker else roles.get(self.process.pid, name),
+            is_worker=is_worker,
             cores=rate(1),
             num_threads=found["num_threads"],
             rss_bytes=found["memory_info"].rss,

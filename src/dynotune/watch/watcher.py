@@ -181,7 +181,7 @@ class RunWatcher:
             is_asked = self.started and isinstance(rank.stacks_by, int)
             threads = stacks(rank.pid, rank.stacks_by, self.follower.folder) if is_asked else []
             found += [f"rank {rank.name}, thread {number}: {places}" for number, places in enumerate(threads, 1)]
-        workers = [row for row in self.follower.processes.rows if row.role.startswith("worker")]
+        workers = [row for row in self.follower.processes.rows if row.is_worker]
         return [*found, *(f"{row.role} ({row.pid}): {row.state}" for row in workers)]
 
 

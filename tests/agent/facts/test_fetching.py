@@ -7,7 +7,7 @@ import pytest
 from dynotune.launch.records.batch_costs import with_loading
 from dynotune.schema.events import AgentError, BatchesFetched
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader
+from dynotune.schema.loader import Loader
 
 from ..planned_tasks import window_task
 

@@ -12,7 +12,7 @@ from dynotune.launch.records.batch_costs import with_loading
 from dynotune.launch.records.record import Record
 from dynotune.schema.errors import RecordError
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader
+from dynotune.schema.loader import Loader
 from dynotune.schema.trace_summary import Place
 
 from ...fakes import take

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dynotune.launch.records.stack_lines import stack_lines
 from dynotune.schema.document import convert
 from dynotune.schema.events import Moments
-from dynotune.schema.observation import StackLine
+from dynotune.schema.host import StackLine
 
 MOMENTS = {
     "frames": ["train.py(60): main", "net.py(45): forward", "net.py(22): cell", "train.py(63): main"],

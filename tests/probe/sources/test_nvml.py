@@ -55,7 +55,7 @@ def test_hiding_every_gpu_is_a_count_of_zero(fake_nvml, h200):
 
 def test_a_gpu_split_by_mig_is_unknown(fake_nvml, h200):
     facts = nvml.facts({}, nvml=fake_nvml(h200 | {"mig": 1}))
-    assert isinstance(facts["gpu.count"], Unknown)
+    assert isinstance(facts["gpu.count"], Unknown) and "gpu.order_known" not in facts
     assert isinstance(facts["gpu.memory_bytes"], Unknown)
     assert facts["gpu.driver"] == "580.159.04"
 
@@ -70,6 +70,7 @@ def test_one_answer_that_nvml_refuses_leaves_the_others(fake_nvml, h200):
 def test_the_order_of_different_gpus_is_known_only_by_the_pci_bus(fake_nvml, h200):
     library = fake_nvml(h200 | {"uuid": "GPU-0"}, h200 | {"uuid": "GPU-1", "name": "NVIDIA L4"})
     assert isinstance(nvml.visible_gpus({}, nvml=library), Unknown)
+    assert nvml.facts({}, nvml=library)["gpu.order_known"] is False
     assert nvml.visible_gpus({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, nvml=library) == [0, 1]
     assert nvml.visible_gpus({"CUDA_VISIBLE_DEVICES": "GPU-1"}, nvml=library) == [1]
 

@@ -19,9 +19,9 @@ from dynotune.report.study.sides import before_and_after, breakdowns, levels
 from dynotune.schema.arm import arm_key
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Timing
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import BreakEven, Candidate, Estimate
+from dynotune.schema.timing import Timing
 from dynotune.text import words
 
 from .. import studies

@@ -56,7 +56,7 @@ class Compilations:
         self._num_cudagraphs_before = _num_cudagraphs()
 
     def facts(self) -> dict[str, Any] | None:
-        """Return the fields of `schema.observation.Compilation`; None if nothing was compiled."""
+        """Return the fields of `schema.compilation.Compilation`; None if nothing was compiled."""
         utils: Any = sys.modules.get("torch._dynamo.utils")
         if utils is None or not (self._num_begun or self._modes):
             return None

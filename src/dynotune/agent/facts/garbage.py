@@ -51,7 +51,7 @@ class Garbage:
         return flag
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields of `schema.observation.Collections`."""
+        """Return the fields of `schema.host.Collections`."""
         return {
             "num": self.num,
             "num_oldest": self.num_oldest,

@@ -69,7 +69,7 @@ class Loaders:
             self._cover_next()
 
     def facts(self, is_counted: Callable[[Key], bool]) -> list[dict[str, Any]]:
-        """Return the fields of `schema.observation.Loader`; the loaders whose batches the steps use come first."""
+        """Return the fields of `schema.loader.Loader`; the loaders whose batches the steps use come first."""
         entries = sorted(self._met.values(), key=lambda entry: not any(map(is_counted, entry.keys)))
         context = self._torch.multiprocessing.get_start_method(allow_none=True) if self._torch is not None else None
         found = []

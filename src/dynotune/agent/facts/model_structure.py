@@ -21,7 +21,7 @@ _INNER = {
 
 
 def structure(torch: Any, root: Any, updated: Container[int]) -> dict[str, Any]:
-    """Return those fields of `schema.observation.Model` that do not depend on calls.
+    """Return those fields of `schema.model.Model` that do not depend on calls.
 
     `updated`: identities of the parameters that optimizers have.
     """

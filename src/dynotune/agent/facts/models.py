@@ -157,7 +157,7 @@ class Models:
     # At the window's end
 
     def facts(self, trains: bool, updated: Container[int]) -> list[dict[str, Any]]:
-        """Return fields of `schema.observation.Model` for the largest 16 modules in steps, if possible with parameters.
+        """Return fields of `schema.model.Model` for the largest 16 modules in steps, if possible with parameters.
 
         Args:
             trains: whether the steps update parameters; then calls with gradients are reported.

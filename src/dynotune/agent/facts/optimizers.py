@@ -59,7 +59,7 @@ class Optimizers:
         return {id(parameter) for group in groups for parameter in group["params"]}
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return the fields of `schema.observation.Optimizer`."""
+        """Return the fields of `schema.model.Optimizer`."""
         found = []
         for number, (reference, where) in self._met.items():
             optimizer = reference()

@@ -46,7 +46,7 @@ class Padding:
             self._batches.append((lengths, width))
 
     def facts(self) -> dict[str, Any] | None:
-        """Return the fields of `schema.observation.Padding`; None if no batch has rows of known length."""
+        """Return the fields of `schema.loader.Padding`; None if no batch has rows of known length."""
         if not self._batches:
             return None
         lengths = sorted(length for batch, _ in self._batches for length in batch)

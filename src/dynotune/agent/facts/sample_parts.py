@@ -68,7 +68,7 @@ class SampleParts:
             found[1] += wall_ns
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return the fields of `schema.observation.SamplePart`, the part with the most time first."""
+        """Return the fields of `schema.loader.SamplePart`, the part with the most time first."""
         rows = sorted(self._wall_ns.items(), key=lambda row: -row[1][1])[:MOST_PARTS]
         return [
             {"part": part, "what": what, "num": num, "wall_s": wall_ns * 1e-9, **self._at(place)}

@@ -7,7 +7,7 @@ from dynotune.doctor.hot_lines import known, of_loader, place
 from dynotune.doctor.loaders import are_behind, loading_of, main_loader, more_workers, steady_wait, taken_by_workers
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader, Loading, Padding
+from dynotune.schema.loader import Loader, Loading, Padding
 from dynotune.schema.setting import Setting
 
 

@@ -9,7 +9,7 @@ from dynotune.doctor.hot_lines import steps_thread
 from dynotune.doctor.machine import version
 from dynotune.doctor.observation_view import ObservationView, or_else, or_unknown
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Model, ModelCall
+from dynotune.schema.model import Model, ModelCall
 from dynotune.schema.trace_summary import Place
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"

@@ -6,9 +6,9 @@ from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.observation_view import Missing, ObservationView, or_unknown
 from dynotune.doctor.rules.sync import breaks_a_graph
+from dynotune.schema.compilation import Compilation
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Compilation
 from dynotune.schema.trace_summary import Caller, Place
 
 OF_MODEL: tuple[Caller, ...] = ("program", "library", "backward", "unknown")

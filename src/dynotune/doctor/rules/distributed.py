@@ -8,7 +8,7 @@ from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.observation_view import ObservationView, evidence_of, or_unknown, required
 from dynotune.doctor.program_loops import main_loop, told_of
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Model
+from dynotune.schema.model import Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place, RankPhase
 

@@ -93,8 +93,7 @@ def tf32_env_override(view: ObservationView) -> Judgements:
 def device_order(view: ObservationView) -> Judgements:
     if view.variable("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or machine.no_gpu(view):
         return
-    count = view.observation.facts.get("gpu.count")
-    differ = isinstance(count, Unknown) and "CUDA_DEVICE_ORDER" in count.reason
+    differ = view.fact_or_none("gpu.order_known") is False
     if not differ:
         several = range(int(view.number("gpu.count")))
         differ = len({view.text(f"gpu{at or ''}.name") for at in several}) > 1

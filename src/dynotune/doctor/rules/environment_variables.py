@@ -7,9 +7,10 @@ from dynotune.doctor.machine import part_of_step, severity_on_gpu
 from dynotune.doctor.observation_view import ObservationView, or_else
 from dynotune.doctor.rules.startup import what_it_saves
 from dynotune.doctor.variables import TABLES, Variable
+from dynotune.schema.compilation import Compilation
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import FRESH_CACHES, Compilation
+from dynotune.schema.observation import FRESH_CACHES
 from dynotune.schema.trace_summary import Place
 from dynotune.text import words
 

@@ -10,7 +10,8 @@ from dynotune.doctor import hot_lines, policy
 from dynotune.doctor.declaration import Judgement, Judgements, Rule, rule
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.periodic_work import periodic
-from dynotune.schema.observation import Line, PeriodicKind
+from dynotune.schema.host import Line
+from dynotune.schema.timing import PeriodicKind
 
 _GENERAL = ("host", "loader", "loader-jitter", "epoch-jitter")
 _TOLD = tomllib.loads(files("dynotune.doctor").joinpath("habits.toml").read_text("utf-8"))

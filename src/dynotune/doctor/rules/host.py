@@ -6,7 +6,7 @@ from dynotune.doctor.machine import cores_in_use
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
 from dynotune.doctor.program_loops import main_loop, told_of
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader
+from dynotune.schema.loader import Loader
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import SHORT_KERNEL_S, Called, Caller, Operator
 

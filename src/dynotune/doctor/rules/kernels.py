@@ -4,7 +4,7 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import is_at, main_model, operator_share, operators, place_of, saving
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.observation_view import ObservationView, evidence_of
-from dynotune.schema.observation import Model
+from dynotune.schema.model import Model
 from dynotune.schema.setting import Setting
 
 _OF_TORCH = ("aten::_scaled_dot_product_attention_math", "aten::_native_multi_head_attention")

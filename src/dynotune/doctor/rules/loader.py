@@ -7,7 +7,7 @@ from dynotune.doctor.hot_lines import known, of_loader, place, told
 from dynotune.doctor.observation_view import ObservationView, evidence_of, or_else
 from dynotune.doctor.periodic_work import sampling
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader, Loading
+from dynotune.schema.loader import Loader, Loading
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 

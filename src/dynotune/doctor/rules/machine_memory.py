@@ -5,7 +5,7 @@ from dynotune.doctor.declaration import Judgement, Judgements, machine_rule
 from dynotune.doctor.machine import NOT_MEASURED, no_gpu
 from dynotune.doctor.observation_view import ObservationView, or_else
 from dynotune.schema.diagnosis import Severity
-from dynotune.schema.observation import Loader
+from dynotune.schema.loader import Loader
 
 MIB = 1 << 20
 INFINIBAND = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_PCI_RELAXED_ORDERING")

@@ -7,7 +7,7 @@ from dynotune.doctor.observation_view import Missing, ObservationView, evidence_
 from dynotune.schema.attribution import LostTime
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Model
+from dynotune.schema.model import Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import PRODUCTS
 

@@ -7,7 +7,7 @@ from dynotune.doctor.bounds import unless_waited
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.machine import cores_in_use
 from dynotune.doctor.observation_view import Missing, ObservationView
-from dynotune.schema.observation import Line
+from dynotune.schema.host import Line
 from dynotune.schema.trace_summary import Place
 
 # Functions that release the interpreter lock while they run in C.

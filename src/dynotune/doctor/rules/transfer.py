@@ -10,8 +10,9 @@ from dynotune.doctor.loaders import main_loader
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of, required
 from dynotune.schema.attribution import LostTime
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader, Tensor
+from dynotune.schema.loader import Loader
 from dynotune.schema.setting import Setting
+from dynotune.schema.tensor import Tensor
 from dynotune.schema.trace_summary import MANY_SMALL_COPIES, SMALL_COPY_BYTES, Copies, Place
 
 PIN = Setting("loader.pin_memory", True)

@@ -8,7 +8,7 @@ from dynotune.doctor.hot_lines import known, of_forward, place, told, updating
 from dynotune.doctor.memory_pressure import has_room
 from dynotune.doctor.observation_view import ObservationView
 from dynotune.doctor.program_loops import line_in, main_loop, told_of
-from dynotune.schema.observation import Model
+from dynotune.schema.model import Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Operator, Place
 from dynotune.text import words

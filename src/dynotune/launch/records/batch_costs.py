@@ -8,7 +8,7 @@ from dynotune.launch.records.record import Record
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
 from dynotune.schema.events import BatchesFetched, BatchesPinned, StateRead
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Loader, Loading, SamplePart
+from dynotune.schema.loader import Loader, Loading, SamplePart
 from dynotune.schema.trace_summary import Place
 
 _Events = list[BatchesFetched]

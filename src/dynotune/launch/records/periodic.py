@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from dynotune.schema.events import Moments
-from dynotune.schema.observation import PeriodicKind, PeriodicWork
+from dynotune.schema.timing import PeriodicKind, PeriodicWork
 
 LONGER = 1.3
 """Factor over the median from which a step is long and may do extra work."""

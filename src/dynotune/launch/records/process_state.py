@@ -14,16 +14,10 @@ from dynotune.launch.records.stack_lines import stack_lines
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
 from dynotune.schema.events import CycleFound, Moments, StateRead
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import (
-    InspectedState,
-    Model,
-    PeriodicWork,
-    ProcessState,
-    SlowStep,
-    Timing,
-    Why,
-)
+from dynotune.schema.model import Model
+from dynotune.schema.observation import InspectedState, ProcessState
 from dynotune.schema.run import Process, TimedWindow
+from dynotune.schema.timing import PeriodicWork, SlowStep, Timing, Why
 
 SLOWEST = 0.01
 MOST_SLOW_STEPS = 20

@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 
 from dynotune.schema.events import Moments
-from dynotune.schema.observation import StackLine
+from dynotune.schema.host import StackLine
 
 MOST = 60
 

@@ -186,7 +186,7 @@ class _Program:
         return band([self.own.first, *self._seeded], [self._readings[name], *others])
 
     def _computed(self, name: str, settings: Sequence[Setting] = (), seed: int = 0) -> Readings:
-        self._watcher.running(f"results {name}" if name.startswith("as written") else f"results in {name}")
+        self._watcher.running(f"results in {name}" if settings else f"results {name}")
         run = self._runs.run
         seeded = replace(run, seed=(run.seed or 0) + seed) if seed else run
         found = replace(self._runs, run=seeded).computed(name, settings, metric=self._metric)

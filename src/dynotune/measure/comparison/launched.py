@@ -31,9 +31,11 @@ class Launched(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One arm of one program, measured both ways.
 
     Args:
-        within: speed-up by blocks within one process. within_se: standard error of its logarithm.
+        within: speed-up by blocks within one process.
+        within_se: standard error of the logarithm of `within`.
         fresh: geometric mean of the speed-ups of the fresh pairs.
-        pairs_sd: standard deviation of the logarithm of a fresh pair's speed-up. num_pairs: number of fresh pairs.
+        pairs_sd: standard deviation of the logarithm of a fresh pair's speed-up.
+        num_pairs: number of fresh pairs.
     """
 
     program: str

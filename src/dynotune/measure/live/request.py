@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from dynotune.schema.comparison import MARGIN, MAX_PAIRS, ArmName, InProcess, Pair, Voided
+from dynotune.schema.comparison import MARGIN, MAX_PAIRS, ArmName, Drawn, InProcess, Pair, Voided
 from dynotune.schema.run import Objective, RunSpec
 from dynotune.schema.setting import Setting
 from dynotune.schema.task import MOST_RECORDED_S
@@ -85,7 +85,7 @@ class Watcher(Protocol):
         max_pairs: int,
         unit: str = "sample",
         objective: Objective = "throughput",
-        what: str = "pair",
+        what: Drawn = "pair",
     ) -> None: ...
 
     def voided(self, voided: Voided) -> None: ...

@@ -44,8 +44,7 @@ def window_length(
             duration.
         UsageError: the budget allows no window at all.
 
-    Source: Kalibera and Jones 2013, "Rigorous benchmarking in reasonable time", section 6; with the variance
-        of batch
+    Source: Kalibera and Jones 2013, "Rigorous benchmarking in reasonable time", section 6; with the variance of batch
     means within runs, because neighbouring steps are correlated.
     """
     if not arms:

@@ -14,12 +14,11 @@ from dynotune.schema.startup import CACHE_STATES, CacheState
 
 OFF = {"CUDA_CACHE_DISABLE": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "USE_PYTORCH_KERNEL_CACHE": "0"}
 """Nothing is read from a cache or kept in one. inductor then compiles Triton's kernels again too, in a fresh folder
-each time. Kernels that a program gives Triton itself are cold because the folder is emptied.
-TRITON_ALWAYS_COMPILE is
+each time. Kernels that a program gives Triton itself are cold because the folder is emptied. TRITON_ALWAYS_COMPILE is
 not set: inductor's processes pass kernels on through Triton's cache, so everything would be compiled twice.
-    Source:
-torch/_inductor/compile_fx.py (with_fresh_cache_if_config), CUDA programming guide, cuda_environment_variables
-of torch.
+
+Source: torch/_inductor/compile_fx.py (with_fresh_cache_if_config), CUDA programming guide,
+cuda_environment_variables of torch.
 """
 
 

@@ -88,6 +88,11 @@ def _pynvml() -> Any:
     return pynvml
 
 
+ORDER_UNKNOWN = Unknown(
+    "the GPUs differ and CUDA numbers them by speed; CUDA_DEVICE_ORDER=PCI_BUS_ID makes their order known"
+)
+
+
 def answer(nvml: Any, call: Callable[[], T]) -> T | Unknown:
     """Return the result of `call`, or Unknown if NVML refuses it."""
     try:
@@ -106,7 +111,8 @@ def facts(env: Mapping[str, str], *, nvml: Any = None, dev: Path = Path("/dev"))
             driver = answer(library, library.nvmlSystemGetDriverVersion)
             visible = visible_in(library, env)
             if isinstance(visible, Unknown):
-                return {"gpu.count": visible, "gpu.driver": driver, **_device_unknown(visible.reason)}
+                order: Facts = {"gpu.order_known": False} if visible is ORDER_UNKNOWN else {}
+                return {"gpu.count": visible, "gpu.driver": driver, **order, **_device_unknown(visible.reason)}
             count: Facts = {"gpu.count": len(visible), "gpu.driver": driver, "gpu.nvml_indices": [*visible]}
             if not visible:
                 return count | _device_unknown("no GPU is visible")
@@ -180,9 +186,7 @@ def visible_in(nvml: Any, env: Mapping[str, str]) -> list[int] | Unknown:
     by_speed = env.get("CUDA_DEVICE_ORDER", "FASTEST_FIRST") != "PCI_BUS_ID"
     by_number = selection is None or not selection.lstrip().startswith("GPU-")
     if chosen and by_speed and by_number and len(names) > 1:
-        return Unknown(
-            "the GPUs differ and CUDA numbers them by speed; CUDA_DEVICE_ORDER=PCI_BUS_ID makes their order known"
-        )
+        return ORDER_UNKNOWN
     return chosen
 
 

@@ -69,7 +69,7 @@ def stats(study: Study) -> Iterator[tuple[str, str]]:
     yield "Search", f"{num:,} run{'' if num == 1 else 's'}, {long_time(spent_s(study))} of {long_time(study.budget_s)}"
     if study.noise is not None:
         yield "Noise between runs", words.fine_share(study.noise)
-    yield "Machine", machine(study.facts)
+    yield "Machine", machine(study.facts) or words.UNKNOWN
 
 
 def _parts(study: Study) -> Iterator[tuple[str, str]]:
@@ -129,6 +129,7 @@ def pays_off(study: Study) -> str:
 
 
 def machine(facts: Facts) -> str:
+    """Name the machine's GPUs or processor, its cores and its torch; "" if none of these is known."""
     count = known(facts, "gpu.count")
     name = known(facts, "gpu.name") or known(facts, "host.cpu")
     cores = known(facts, "host.num_cores")
@@ -137,4 +138,4 @@ def machine(facts: Facts) -> str:
         f"{cores} core{'' if cores == 1 else 's'}" if cores else "",
         f"torch {torch}" if (torch := known(facts, "torch.version")) else "",
     ]
-    return words.plain(", ".join(filter(None, told))) or words.UNKNOWN
+    return words.plain(", ".join(filter(None, told)))

@@ -167,8 +167,10 @@ class BufferPool(Closing):
             timeout_s: how long to wait for another thread's release if the limit is reached and all buffers are lent.
 
         Raises:
-            TooLargeError: if the buffer exceeds the limit. PoolExhausted: if all are lent. CaptureError: in a graph's
-            capture. ClosedError, ForkedError: used after close, or in a forked child.
+            TooLargeError: if the buffer exceeds the limit.
+            PoolExhausted: if all are lent.
+            CaptureError: in a graph's capture.
+            ClosedError, ForkedError: used after close, or in a forked child.
         """
         key = (tuple(shape), dtype)
         num_bytes = num_bytes_of(shape, dtype)

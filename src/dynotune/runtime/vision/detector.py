@@ -76,8 +76,9 @@ class Detector(Closing):
             1080p with a batch of 16, 25 MB with a batch of 1.
 
     Raises:
-        InputError: if an argument or the model cannot be used. NumericsError: if weights or results are not finite, or
-        the built engine's results differ. DeviceError: if the device is not available.
+        InputError: if an argument or the model cannot be used.
+        NumericsError: if weights or results are not finite, or the built engine's results differ.
+        DeviceError: if the device is not available.
     """
 
     def __init__(
@@ -127,8 +128,9 @@ class Detector(Closing):
             One `Detections` per frame, on the host, in pixels of the frame.
 
         Raises:
-            InputError, TooLargeError: if a frame is unusable; none was processed. NumericsError: if the output is
-            not finite. ClosedError, ForkedError: used after close, or in a forked child.
+            InputError, TooLargeError: if a frame is unusable; none was processed.
+            NumericsError: if the output is not finite.
+            ClosedError, ForkedError: used after close, or in a forked child.
         """
         self._lifetime.check()
         # An array has a shape; a sequence of frames has not.
@@ -171,8 +173,9 @@ class Detector(Closing):
             One `Detections` per frame. Dropping or closing the iterator stops reading, without waiting for the source.
 
         Raises:
-            SourceError: if the source raised. InputError, TooLargeError: if the source gave an unusable frame. All are
-            raised after the results of all earlier frames. NumericsError: the model's output is not finite.
+            SourceError: if the source raised; after the results of all earlier frames.
+            InputError, TooLargeError: if the source gave an unusable frame; after the results of all earlier frames.
+            NumericsError: the model's output is not finite.
         """
         self._lifetime.check()
         if depth < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from dynotune.schema.events.process import Count, Int
-from dynotune.schema.observation import SamplePart
+from dynotune.schema.loader import SamplePart
 
 
 class BatchesFetched(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="fetching"):
@@ -19,7 +19,8 @@ class BatchesFetched(msgspec.Struct, frozen=True, kw_only=True, tag_field="event
         num: number of batches.
         fetch_s, collate_s, decode_s, cpu_s: seconds of all batches, see `Loading`.
         longest_s: seconds of the longest batch since the maker's last event.
-        decoders: names of decoders in use. decoded: paths of some files that were decoded.
+        decoders: names of decoders in use.
+        decoded: paths of some files that were decoded.
         private_bytes: unshared memory of the worker; None if it was not read for this event.
         parts: time to make samples, by kind of work.
         read_bytes, storage_bytes: bytes read, and bytes of these from storage; None if the kernel does not count.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from dynotune.schema.compilation import Compilation
 from dynotune.schema.events.process import Int
-from dynotune.schema.observation import Collections, Compilation, InspectedState
+from dynotune.schema.host import Collections
+from dynotune.schema.observation import InspectedState
 
 
 class Moments(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,8 +47,8 @@ def self_times(start_ns: Ints, end_ns: Ints) -> Ints:
 
     Args:
         start_ns, end_ns: times of spans in order of start, enclosing spans first. The spans should nest. A span that
-        starts inside another span and ends later, as with times rounded to microseconds, is the innermost from its
-        start on.
+            starts inside another span and ends later, as with times rounded to microseconds, is the innermost from
+            its start on.
     """
     rows, parent = _parents(start_ns, end_ns)
     child = rows[parent != UNKNOWN]

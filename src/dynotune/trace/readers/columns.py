@@ -97,8 +97,8 @@ class Columns:
         names, places: the values for the numbers in the rows; the `thread` of a host span is also a number of a place.
         thread_names, process_names: names of threads and processes in the file; a process may have several names.
         foreign: number of spans of unknown categories, such as those of other accelerators, by category.
-        num_backwards, num_unfinished: number of spans left out because the end precedes the start, or because start or
-        duration is missing.
+        num_backwards, num_unfinished: number of spans left out because the end precedes the start, or because start
+            or duration is missing.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,46 +1,18 @@
-"""Build the tables of pages, which repeat each plot's numbers."""
+"""Build the tables of a study's page, which repeat each plot's numbers."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from dynotune.report.bars import OF_A_STEP
-from dynotune.report.breakdown import Breakdown
 from dynotune.report.comparison import unverified
+from dynotune.report.page.table import MOST_UNKNOWN, NOTHING, Cell, Marked, Table, facts, step, value_of, with_rows
 from dynotune.report.study.header import pays_off
 from dynotune.report.study.rows import PHASES, Tried, ablated, interval_of, joints, long_time, saved, tried
 from dynotune.report.study.sides import breakdowns
 from dynotune.schema.diagnosis import Diagnosis
-from dynotune.schema.facts import Facts, Unknown, Value
+from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Estimate, Study
 from dynotune.text import words
 
-NOTHING = "–"
 MOST_FAILURES = 40
-MOST_UNKNOWN = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of text with a header.
-
-    Args:
-        header: the columns, as "Setting:code | Why:text". A kind is text, code, number, fate or part; cells of kind
-            `fate` and `part` are "mark text", and the mark is only decoration.
-        cards: show each row as a block on a small screen.
-        more: note on rows that were left out; "" if none were.
-    """
-
-    caption: str
-    header: str
-    rows: list[list[str]]
-    more: str = ""
-    cards: bool = True
-
-    @property
-    def columns(self) -> list[tuple[str, str]]:
-        """Return name and kind of each column."""
-        return [(name, kind) for name, _, kind in (column.rpartition(":") for column in self.header.split(" | "))]
 
 
 def search(study: Study) -> Table:
@@ -135,12 +107,6 @@ def attempts(study: Study) -> Table:
     return Table("Attempts", header, rows, cards=False)
 
 
-def facts(known: Facts) -> Table:
-    header = "Fact:code | Value:code"
-    rows = [[name, _fact(value)] for name, value in sorted(known.items())]
-    return Table("What held on this machine", header, rows)
-
-
 def _more(num: int, most: int) -> str:
     return f"{num - most:,} more: study.json has all." if num > most else ""
 
@@ -151,14 +117,6 @@ def _time(iso: str) -> str:
         return datetime.fromisoformat(iso).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError):
         return iso or NOTHING
-
-
-def _fact(value: Value | Unknown) -> str:
-    if isinstance(value, Unknown):
-        return f"unknown: {value.reason}"
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "true", False: "false"}[value]
-    return ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
 def tables(study: Study) -> dict[str, Table]:
@@ -181,12 +139,7 @@ def tables(study: Study) -> dict[str, Table]:
         "attempts": attempts(study),
         "facts": facts(study.facts),
     }
-    return told(made)
-
-
-def told(made: Mapping[str, Table]) -> dict[str, Table]:
-    """Return the tables that have rows."""
-    return {name: table for name, table in made.items() if table.rows}
+    return with_rows(made)
 
 
 def warnings(study: Study) -> list[str]:
@@ -197,47 +150,26 @@ def warnings(study: Study) -> list[str]:
     return list(dict.fromkeys([*found, *unverified(study.readback.values())]))
 
 
-def step(sides: Sequence[Breakdown]) -> Table:
-    """Show where the time of a step or sample goes, for each breakdown under its name."""
-    of_what = sides[0].of_what if sides else "step"
-    header = f"Part of a {of_what}:part"
-    header += "".join(f" | {side.name}:number | {side.name}, share:number" for side in sides)
-    has_device = any(side.has_device for side in sides)
-    rows = []
-    for part in OF_A_STEP:
-        shares = [part.of(side.shares) for side in sides]
-        if any(share > 0 for share in shares):
-            cells = [cell for side, share in zip(sides, shares, strict=True) for cell in _part(side, share)]
-            rows.append([f"{part.field} {part.named(has_device)}", *cells])
-    if rows:
-        rows.append([f"whole A {of_what}", *(cell for side in sides for cell in (_time_of(side, 1.0), "100%"))])
-    return Table("Time and share of each part", header, rows)
-
-
-def _part(side: Breakdown, share: float) -> list[str]:
-    return [_time_of(side, share) if share else NOTHING, words.fine_share(share)]
-
-
-def _time_of(side: Breakdown, share: float) -> str:
-    return NOTHING if side.whole_s is None else words.duration(share * side.whole_s, column=True)
-
-
 def _settings(study: Study) -> Table:
     header = "Setting:code | Fate:fate | Speed-up alone:number | Interval:number | From:text | Why:text"
     title = f"Each setting alone, against the command {study.begun}"
     return Table(title, header, [_setting(row) for row in tried(study)])
 
 
-def _setting(row: Tried) -> list[str]:
+def _setting(row: Tried) -> list[Cell]:
     effect = f"Effect: {row.candidate.effect}." if row.candidate.effect in ("numerics", "semantics") else ""
     reason = f"{row.reason.rstrip('.')}." if row.reason else ""
     return [
         row.candidate.id,
-        f"{row.look.mark} {row.look.name}",
+        _fate(row),
         *_ratio(row.alone),
         _from(row.alone),
         " ".join(filter(None, [reason, effect])) or NOTHING,
     ]
+
+
+def _fate(row: Tried) -> Marked:
+    return Marked(row.look.mark, row.look.name)
 
 
 def _ratio(estimate: Estimate | None) -> list[str]:
@@ -259,12 +191,11 @@ def _worth(study: Study) -> Table:
     header = (
         "Setting:code | Fate:fate | Worth in the whole:number | Interval:number | p, corrected:number | Blocks:number"
     )
-    rows = []
+    rows: list[list[Cell]] = []
     for row in ablated(study):
         if row.worth is None:
             continue
-        fate = f"{row.look.mark} {row.look.name}"
-        rows.append([row.candidate.id, fate, *_ratio(row.worth), _p(row.worth), str(row.worth.num_blocks)])
+        rows.append([row.candidate.id, _fate(row), *_ratio(row.worth), _p(row.worth), str(row.worth.num_blocks)])
     return Table("The whole with and without one setting", header, rows)
 
 
@@ -297,16 +228,10 @@ def _pairs(study: Study) -> Table:
     for at, pair in enumerate(confirmed.pairs if confirmed else [], start=1):
         first = "recipe" if pair.first == "candidate" else "written"
         ratio = words.times(pair.baseline_s / pair.candidate_s, digits=3) if pair.candidate_s > 0 else words.UNKNOWN
-        sides = [_value(study, pair.baseline_s), _value(study, pair.candidate_s)]
+        sides = [value_of(side, study.run.objective) for side in (pair.baseline_s, pair.candidate_s)]
         rows.append([str(at), first, *sides, ratio])
     caption = f"Each pair of the confirmation ({study.unit})" if study.unit else "Each pair"
     return Table(caption, header, rows, cards=False)
-
-
-def _value(study: Study, value: float) -> str:
-    if study.run.objective == "memory":
-        return words.num_bytes(value)
-    return f"{value:.4g}" if study.run.objective == "energy" else words.duration(value, column=True)
 
 
 def _guarded(study: Study) -> Table:
@@ -314,9 +239,10 @@ def _guarded(study: Study) -> Table:
         "Settings:code | Compared:text | Largest difference:number | Of the program itself:number | Allowed:number"
         " | Answer:fate"
     )
-    rows = []
+    rows: list[list[Cell]] = []
     for one in study.guarded:
-        own, answer = "not asked" if one.own is None else f"{one.own:.2g}", "● within" if one.ok else "× beyond"
+        own = "not asked" if one.own is None else f"{one.own:.2g}"
+        answer = Marked("●", "within") if one.ok else Marked("×", "beyond")
         figures = [f"{one.difference:.2g}", own, f"{one.tolerance:.2g}"]
         rows.append([one.arm, f"{one.num_values} {one.what}", *figures, answer])
     return Table("Results with a setting against results without, one seed, relative differences", header, rows)

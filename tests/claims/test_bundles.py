@@ -114,14 +114,14 @@ def test_a_verdict_that_its_values_do_not_carry_is_refused_whatever_the_checksum
         read(edited(whole, tmp_path, edit))
 
 
-def test_what_other_programs_tested_is_noted(whole, tmp_path):
+def test_bundle_notes_evidence_of_another_program(whole, tmp_path):
     file = edited(whole, tmp_path, lambda plain: plain["evidence"][0].update(program="0" * 64, verdict="holds"))
     assert read(file)[1] == ["map-of-256-mb: tested by another program"]
     file = edited(whole, tmp_path, lambda plain: plain["evidence"][0].update(id="no-such-claim"))
     assert read(file)[1] == ["no-such-claim: not in this ledger"]
 
 
-def test_what_is_no_bundle_is_refused(tmp_path):
+def test_bundle_is_refused_when_a_file_is_none(tmp_path):
     for name, content in {"other.json": b'{"schema": "dynotune.run/2"}', "text.json": b"hello"}.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(RecordError):

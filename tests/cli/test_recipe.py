@@ -99,7 +99,7 @@ def test_a_recipe_is_shown_with_its_proofs(types):
     assert "ablated, 6 pairs" in out and "sampling" in out and "torch  1.0.0" in out
 
 
-def test_what_run_would_refuse_is_shown_as_refused(types):
+def test_recipe_show_marks_settings_that_run_would_refuse(types):
     code, out, _ = types("show", "recipe.toml", recipe=RECIPE.replace('"env.OMP_SCHEDULE" =', '"env.LD_PRELOAD" ='))
     assert code == 0 and "foreign code" in out and out.count("refused") == 2
 
@@ -126,7 +126,7 @@ def test_a_recipe_as_json_is_its_table(types, tmp_path):
     ("text", "error"),
     [("[recipe]\nschema = 'dynotune.recipe/9'\n", "dynotune.recipe/9"), ("\0", "is not TOML"), ("x", "is not TOML")],
 )
-def test_what_is_no_recipe_is_refused_and_left_alone(types, tmp_path, words, text, error):
+def test_recipe_subcommands_refuse_a_file_that_is_no_recipe_and_leave_it_alone(types, tmp_path, words, text, error):
     (tmp_path / "recipe.toml").write_text(text)
     assert types(words[0], "recipe.toml", *words[1:])[0] == 3
     assert error in types(words[0], "recipe.toml", *words[1:])[2]
@@ -265,7 +265,7 @@ def test_a_variable_of_a_recipe_is_typed_to_export_it(types):
         (["--format", "kubernetes", "--shm-size", "much"], 2, "--shm-size 8Gi"),
     ],
 )
-def test_what_cannot_be_exported_is_told(types, tmp_path, words, code, error):
+def test_recipe_export_says_why_when_it_cannot_export(types, tmp_path, words, code, error):
     found, out, err = types("export", "recipe.toml", *words)
     assert (found, out) == (code, "") and error in err
     assert (tmp_path / "recipe.toml").read_text() == RECIPE

@@ -34,7 +34,7 @@ def test_the_bottleneck_is_the_largest_avoidable_part_of_a_tenth_else_a_busy_dev
     assert bottleneck(attribution(busy_share=busy, **shares)) == expected
 
 
-def test_what_the_host_queues_after_late_batches_belongs_to_the_input():
+def test_bottleneck_is_input_when_the_host_queues_work_after_late_batches():
     waits = loss("loader-bound", 0.08)
     found = attribution(waits, busy_share=0.8, input=0.08, host=0.10, without={"loader-bound": 0.18})
     assert bottleneck(found) == "input"
@@ -59,7 +59,7 @@ def test_the_verdict_says_how_much_of_a_step_is_laid_to_nobody():
     )
 
 
-def test_where_allocating_holds_the_device_up_the_bottleneck_is_memory():
+def test_bottleneck_is_memory_when_allocating_holds_the_device_up():
     allocating = loss("empty-cache-in-loop", 0.3)
     assert bottleneck(attribution(allocating, busy_share=0.5, host=0.5)) == "memory"
     assert bottleneck(attribution(loss("alloc-retries", 0.1), busy_share=0.5, host=0.5)) == "host"
@@ -82,7 +82,7 @@ def test_the_verdict_says_how_long_what_where_and_by_what():
     assert verdict(timing(step_s=0.023), told, "input", []).endswith("data loader (train.py:31).")
 
 
-def test_where_the_trace_tells_no_place_it_is_that_of_the_loader():
+def test_place_is_that_of_the_loader_when_the_trace_tells_none():
     told = attribution(loss("loader-bound", 0.61), busy_share=0.35, input=0.61, host=0.0)
     assert "loader (train.py:31)." in verdict(timing(), told, "input", [], of_loader=HERE)
     assert "train.py" not in verdict(timing(), attribution(host=0.5, busy_share=0.5), "host", [], of_loader=HERE)

@@ -124,7 +124,7 @@ def test_a_process_that_holds_now_more_now_less_does_not_leak():
     assert "leak-graph-kept" in found(holds(rss_levels_bytes=[mb << 20 for mb in rises], **grows))
 
 
-def test_what_fills_up_ends_and_is_no_leak():
+def test_leak_finding_is_silent_when_growth_ends():
     filling = [mb << 20 for mb in (494, 539, 570, 571, 596, 602, 622, 641, 635)]
     grows: dict[str, Any] = {"rss_growth_bytes": filling[-1] - filling[0], "allocators": []}
     assert "leak-graph-kept" not in found(holds(rss_levels_bytes=filling, **grows))
@@ -136,7 +136,7 @@ def test_what_fills_up_ends_and_is_no_leak():
     assert "leak-graph-kept" not in found(holds(allocators=[on_device]))
 
 
-def test_what_a_profiler_keeps_is_no_leak_of_the_programs():
+def test_leak_finding_is_silent_when_a_profiler_keeps_the_memory():
     grows: dict[str, Any] = {"rss_growth_bytes": 400 << 20, "allocators": []}
     profiled = {"live.profiler_place": "train.py:3"}
     assert "leak-graph-kept" not in found(holds(live=profiled, **grows))

@@ -109,11 +109,11 @@ def test_only_the_user_sets_a_variable_that_is_not_known_to_do_nothing_but_tune(
     ],
     ids=str,
 )
-def test_what_a_recipe_may_set_depends_on_the_variable_and_its_value(setting, typed):
+def test_must_be_typed_depends_on_the_variable_and_its_value(setting, typed):
     assert knobs.must_be_typed(setting) == typed
 
 
-def test_what_the_doctor_offers_a_recipe_may_set():
+def test_recipe_may_set_all_variables_that_the_doctor_offers():
     """Else a recipe that tune writes by itself could not be applied."""
     offered = [text.partition("=") for rule in all_rules().values() for text in rule.candidates]
     variables = [Setting(knob, value or "1") for knob, _, value in offered if knob.startswith("env.")]

@@ -36,7 +36,7 @@ def accounted(
 STEP = [("begin", 0), ("forward", 1), ("forward_end", 4), ("update", 6), ("step", 8)]
 
 
-def test_what_nobody_owns_is_told_by_when_it_was_allocated():
+def test_accounting_names_memory_without_an_owner_by_when_it_was_allocated():
     found = accounted(
         [
             Life(0 * MIB, MIB, -1, 8),  # older: nobody knows

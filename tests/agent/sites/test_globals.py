@@ -25,7 +25,7 @@ def test_attributes_and_setters_are_set_right_after_the_import_of_torch(child):
     assert done.readback["host.interop_threads"]["found"] == "3"
 
 
-def test_what_the_program_sets_later_loses_at_the_first_step_and_the_readback_says_so(child):
+def test_global_settings_lose_and_readback_says_so_when_the_program_sets_them_later(child):
     done = child(
         """
         import torch

@@ -45,7 +45,7 @@ def test_a_loader_without_workers_has_nothing_to_do_or_to_give():
     assert _done(iterator) == (0, 0)
 
 
-def test_where_torch_does_not_tell_as_many_batches_count_as_ready_as_there_may_be():
+def test_ready_batches_count_as_many_as_there_may_be_when_torch_does_not_tell():
     assert _done(SimpleNamespace(_num_workers=3, _prefetch_factor=4)) == (12, 12)
 
 

@@ -181,7 +181,7 @@ def test_a_baseline_that_is_not_what_it_was_once_the_arm_is_off_gives_the_arm_up
         *("loader.prefetch_factor=4", "decode.backend=opencv", "transfer.non_blocking=true", "host.num_threads=1"),
     ],
 )
-def test_what_can_be_changed_between_two_steps_is_switched(text):
+def test_settings_are_switched_when_they_can_change_between_two_steps(text):
     assert knobs.why_not_switched(knobs.parse(text)) == ""
 
 
@@ -196,7 +196,7 @@ def test_what_can_be_changed_between_two_steps_is_switched(text):
         ("alloc.expandable_segments=true", "when the process starts"),
     ],
 )
-def test_what_cannot_says_why(text, reason):
+def test_settings_say_why_when_they_cannot_be_switched(text, reason):
     assert reason in knobs.why_not_switched(knobs.parse(text))
 
 
@@ -382,7 +382,7 @@ def test_layout_and_fused_optimizers_are_switched_with_what_belongs_to_them(swit
 
 
 @pytest.mark.long
-def test_what_the_program_has_already_is_given_up(switch, tmp_path):
+def test_arm_is_given_up_when_the_program_has_its_setting_already(switch, tmp_path):
     fused = IMAGES.replace("0.001)", "0.001, fused=True)")
     found = switch(f"FILE = {str(tmp_path / 'seen')!r}\n{fused}", ["optimizer.fused=true"])
     assert found.given_up == {"optimizer.fused=true": "the program has it already"}

@@ -25,7 +25,7 @@ HELD_UP = {
 
 @pytest.mark.parametrize("slower", [1.5, 3, 6])
 @pytest.mark.parametrize("name", HELD_UP)
-def test_what_the_recorder_cost_is_found_and_taken_away(name, slower):
+def test_retimed_finds_the_recorders_cost_and_takes_it_away(name, slower):
     acts = HELD_UP[name]
     plain = timed(acts)
     found, factor = retimed(recorded(acts, slower=slower), plain.step_s, plain.wait_s)

@@ -28,10 +28,10 @@ class RealCosts(SimulatedBench):
     """A bench that, like the real one, takes no time to check an arm in which no setting rounds."""
 
     def check_s(self, arm):
-        return super().check_s(arm) if "rounding" in arm.key else 0.0
+        return super().check_s(arm) if ROUNDING.setting in arm.settings else 0.0
 
     def check(self, arm):
-        return super().check(arm) if "rounding" in arm.key else None
+        return super().check(arm) if ROUNDING.setting in arm.settings else None
 
 
 def tuned(table: Table, candidates, *, budget_s: float = BUDGET_S, **bench) -> Study:

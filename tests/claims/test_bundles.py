@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 
@@ -10,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynotune.claims import flipped, named, new_bundle, read, with_evidence, write
-from dynotune.claims.bundles import _digest
 from dynotune.claims.running import judged, program_hash
 from dynotune.schema.claims import Bundle, Evidence
 from dynotune.schema.comparison import Comparison, Pair
@@ -90,7 +90,9 @@ def edited(whole, tmp_path, edit):
     """Edit a bundle, and give it the checksum that belongs to it."""
     plain = json.loads(whole.read_bytes())
     edit(plain)
-    plain["sha256"] = _digest(plain)
+    signed = {name: value for name, value in plain.items() if name != "sha256"}
+    text = json.dumps(signed, sort_keys=True, separators=(",", ":"))
+    plain["sha256"] = hashlib.sha256(text.encode()).hexdigest()
     file = tmp_path / "edited.json"
     file.write_text(json.dumps(plain))
     return file

@@ -7,13 +7,13 @@ import sys
 import msgspec
 import pytest
 
-from dynotune import cli
+from dynotune import cli, probe
 from dynotune.cli import compare
-from dynotune.recipes.checking import command_hash
+from dynotune.recipes.writing import facts_to_keep
+from dynotune.schema import recipe as recipes
 from dynotune.schema.comparison import Comparison, FailedArm
-from dynotune.schema.errors import DynotuneError
 
-from .conftest import has_typed
+from .conftest import User, has_typed
 from .test_bad_input import said
 
 PYTHON = sys.executable
@@ -303,21 +303,23 @@ def test_a_strict_run_refuses_before_the_command_starts(user, run):
     assert not user.runs.exists()
 
 
-def test_a_strict_run_goes_on_where_everything_is_as_it_was(user, monkeypatch, capsys, tmp_path):
-    """Decided here, without a process: what the facts are is asked of others."""
-    from dynotune.cli.run import _check_proved
-    from dynotune.schema import recipe as recipes
+def proved_here(user: User) -> str:
+    """A recipe that was proved on this machine, with the command that `run` starts."""
+    facts = {**probe.host.facts(), **probe.nvml.facts(user.env), **probe.torch_build.ask(PYTHON, user.cwd, user.env)}
+    command = ["python3", "/x/train.py", "--batch", "64"]
+    path = user.write("proved.toml", RECIPE.replace('"loader.num_workers" = 4\n', "").replace('"32"', '"64"'))
+    recipes.write(path, msgspec.structs.replace(recipes.read(path), facts=facts_to_keep(facts, command)))
+    return path.read_text()
 
-    path = tmp_path / "recipe.toml"
-    whole = f'cpu = "EPYC"\nnum_cores = 2\ncommand_hash = "{command_hash(["python"])}"\n'
-    path.write_text(RECIPE + whole)
-    facts = {"gpu.count": 0, "torch.version": "1.0.0", "host.cpu": "EPYC", "host.num_cores": 2}
-    _check_proved(recipes.read(path), path, facts, ["python3", "/x/train.py", "--batch", "32"], strict=True)
-    assert capsys.readouterr().err == ""
-    path.write_text((RECIPE + whole).replace('workers" = 4', 'workers" = 8'))
-    with pytest.raises(DynotuneError, match="num_workers=8 is unproved") as refused:
-        _check_proved(recipes.read(path), path, facts, ["python", "train.py", "--batch", "32"], strict=True)
-    assert f"dynotune recipe verify {path} -- python train.py --batch 32;" in refused.value.hint
+
+def test_strict_run_goes_on_when_everything_is_as_it_was_proved(user, run):
+    proved = proved_here(user)
+    done = run("--strict", recipe=proved)
+    assert (done.returncode, done.stdout) == (0, "it is 1\n")
+    assert "recipe.toml" not in done.stderr, "nothing differs"
+    done = run("--strict", recipe=proved.replace('OMP_SCHEDULE" = "1"', 'OMP_SCHEDULE" = "2"'))
+    said(done, 3, "env.OMP_SCHEDULE=2 is unproved", f"recipe verify recipe.toml -- {PYTHON} train.py --batch 64;")
+    assert done.stdout == ""
 
 
 def test_strict_without_a_recipe_is_refused(user):

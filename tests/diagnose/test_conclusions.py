@@ -3,15 +3,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dynotune.diagnose.conclusions import _with_predictions, bottleneck, conclude, leading_finding, verdict
+from dynotune.diagnose.conclusions import bottleneck, conclude, leading_finding, verdict
 from dynotune.schema.attribution import Predicted
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
-from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
+from ..doctor.devices import lost, model, on_gpu
 from ..doctor.observations import attribution, loss, observed, timing
+from ..doctor.test_loader_rules import loader, waits
 
 HERE = Place("/home/me/project/train.py(31): main", "enumerate(DataLoader)#_Iter.__next__")
 
@@ -146,12 +147,23 @@ def test_of_nothing_that_was_observed_a_diagnosis_says_so():
     assert "loader-bound" in {unknown.id for unknown in found.unknown}
 
 
+def predictions_shown(observation: Observation, predicted: dict[str, Predicted]) -> dict[str, dict[str, Predicted]]:
+    """Predictions by finding, of a diagnosis whose timeline predicts these savings."""
+    attributed = msgspec.structs.replace(observation.attribution, predicted=predicted)
+    told = conclude(msgspec.structs.replace(observation, attribution=attributed))
+    return {finding.id: finding.predicted for finding in told.findings}
+
+
 def test_a_finding_holds_what_its_own_settings_are_predicted_to_save():
     nhwc, workers = Predicted(0.08, 0.16), Predicted(0.1, 0.3)
     predicted = {"layout.channels_last=true": nhwc, "loader.num_workers": workers, "compile.mode=default": nhwc}
-    settings = [Setting("layout.channels_last", True), *(Setting("loader.num_workers", num) for num in (0, 2, 8))]
-    finding = Finding(id="some", severity="low", claim="", share=0.1, candidates=settings)
-    # Fewer workers than there are, or none, do not keep up with a step.
-    told = _with_predictions(finding, predicted, 4).predicted
-    assert told == {"layout.channels_last=true": nhwc, "loader.num_workers=8": workers}
-    assert _with_predictions(finding, {}, 4) == finding
+    convolutions = on_gpu(lost("channels-last", 0.3), models=[model(num_modules={"convolution": 8})])
+    assert predictions_shown(convolutions, predicted)["channels-last"] == {"layout.channels_last=true": nhwc}
+    few = waits(0.5, loader(2))
+    assert predictions_shown(few, predicted)["loader-bound"] == {
+        "loader.num_workers=4": workers,
+        "loader.num_workers=8": workers,
+    }
+    # Fewer workers than there are do not keep up with a step.
+    assert predictions_shown(waits(0.4, loader(16)), predicted)["num-workers-too-many"] == {}
+    assert predictions_shown(few, {})["loader-bound"] == {}

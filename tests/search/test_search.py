@@ -14,14 +14,12 @@ from msgspec.structs import replace
 from dynotune.measure.bench import Journal
 from dynotune.measure.live import lanes
 from dynotune.schema import document
-from dynotune.schema.arm import BASELINE, arm
+from dynotune.schema.arm import arm
 from dynotune.schema.comparison import MAX_PAIRS, MIN_PAIRS
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Ended, Study
-from dynotune.search.outcomes import _single
-from dynotune.search.prune import _affordable_blocks
-from dynotune.search.running import Search
+from dynotune.search.switch import switched
 from lab.search.simulated_bench import Kept, SimulatedBench, searched
 from lab.search.studies import candidate, study_of
 from lab.search.tables import Noise, Table
@@ -143,12 +141,13 @@ def test_the_live_run_goes_before_any_other() -> None:
 def test_a_second_round_in_lanes_leaves_no_lane_waiting(num_lanes: int, blocks: int) -> None:
     class Several(SimulatedBench):
         def all_lanes(self):
-            return [lanes.Lane(number) for number in range(num_lanes)]
+            cores = frozenset(os.sched_getaffinity(0))
+            return [lanes.Lane(number, cpus=cores) for number in range(num_lanes)]
 
-    bench = Several(Table(), budget_s=4000.0)
-    bench.journal = Journal(study_of(QUICK, budget_s=4000.0))
-    work = Search(bench, Silent())
-    assert _affordable_blocks(work, [BASELINE, arm([QUICK[0].setting])]) == blocks
+    journal = Kept(study_of(QUICK, budget_s=4000.0))
+    searched(journal, Several(Table({"quick0=1": 0.2}), budget_s=4000.0))
+    before = next(one for one in journal.saved if one.rounds)
+    assert before.rounds[0].num_blocks == blocks
 
 
 # Proof within one process, where starts leave no time for fresh pairs
@@ -191,7 +190,7 @@ def test_recipe_is_the_value_proved_first_when_the_faster_value_fails_from_the_s
     class FailsFromTheStart(SimulatedBench):
         def made(self, arm, phase, block, *lane):
             trial = super().made(arm, phase, block)
-            return replace(trial, ended=ended, detail="planned") if "quick0=8" in arm.key else trial
+            return replace(trial, ended=ended, detail="planned") if values[1].setting in arm.settings else trial
 
     values = [candidate(f"quick0={value}", in_process=True) for value in (5, 8)]
     table = Table({"quick0=5": 0.4, "quick0=8": 0.9}, **SLOW_START)
@@ -543,7 +542,8 @@ def test_no_answer_contradicts_what_a_setting_did_by_itself() -> None:
             switch_sd=draw.choice([None, 0.002]),
         )
         for one in study.candidates:
-            single, outcome = _single(study, one), study.outcomes[one.id]
+            alone = [each for each in study.estimates if each.arm == one.key and not each.against]
+            single, outcome = alone[-1] if alone else switched(study).get(one.key), study.outcomes[one.id]
             if single is not None and single.ci is not None and outcome.kind in ("no-effect", "slower"):
                 assert single.ci[0] <= 1 + study.margin, (seed, one.id, outcome)
         settings = study.confirmed.candidate_settings if study.confirmed is not None else []

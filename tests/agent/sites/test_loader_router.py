@@ -1,4 +1,8 @@
-"""What a loader's workers have made and what they still have to make, as torch's own iterators tell it."""
+"""What a loader's workers have made and what they still have to make, as torch's own iterators tell it.
+
+These tests read private names: `Router.waiting` tells whether workers are done, and only `_done` tells how many batches
+were made of those that were asked for, which tests must know to hold workers at one moment.
+"""
 
 from __future__ import annotations
 

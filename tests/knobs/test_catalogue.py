@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from dynotune import knobs
+from dynotune.agent.facts import live
 from dynotune.doctor import all_rules
 from dynotune.schema.knob import AllocConf, Constructor, Method
 from dynotune.schema.setting import Setting
@@ -51,6 +52,12 @@ def _paths(site):
     if isinstance(site, Constructor | Method):
         return site.targets
     return [getattr(site, field) for field in ("path", "set", "get") if hasattr(site, field)]
+
+
+def test_live_facts_of_knobs_are_facts_that_the_agent_gives():
+    torch = pytest.importorskip("torch")
+    given = {f"live.{name}" for name in live.facts(torch)}
+    assert {knob.live_fact for knob in knobs.all_knobs()} - {""} <= given
 
 
 def test_every_allocator_key_is_one_that_torch_knows():

@@ -231,6 +231,7 @@ def test_the_command_of_the_study_is_the_one_that_was_asked():
         caches="cold",
         sandbox=False,
         nice=5,
+        offline_trackers=True,
         step_function="a:b",
     )
     line = next(" ".join(one.words) for one in repeats(study) if one.what == "Tune again")
@@ -238,7 +239,8 @@ def test_the_command_of_the_study_is_the_one_that_was_asked():
         *["dynotune", "tune", "--budget", "90m", "--objective", "memory"],
         *["--try", "env.CUDA_MODULE_LOADING=EAGER", "--exclude", "alloc.max_split_size_mb"],
         *["--values", "loader.num_workers=2,4,8,16", "--warmup", "24", "--steps", "120", "--step-function", "a:b"],
-        *["--margin", "0.02", "--timeout", "90.5s", "--seed", "3", "--caches", "cold", "--nice", "5", "--no-sandbox"],
+        *["--margin", "0.02", "--timeout", "90.5s", "--seed", "3", "--caches", "cold", "--nice", "5"],
+        *["--no-sandbox", "--offline-trackers"],
         *["--", *studies.COMMAND],
     ]
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dynotune.schema.observation import ModelCall
+from dynotune.schema.observation import GrownObjects, GrownType, ModelCall
 
 from .observations import timing
 from .test_loader_rules import found, lacks
@@ -144,3 +144,13 @@ def test_leak_finding_is_silent_when_a_profiler_keeps_the_memory():
 
 def test_growth_is_unknown_where_it_was_not_followed():
     assert lacks(holds(rss_growth_bytes=None), "leak-graph-kept") == ["growth of the process's memory"]
+
+
+def test_leak_finding_names_objects_that_each_step_leaves_behind():
+    per_step = timing().num_steps
+    grown = [GrownType("torch.Tensor", 900, 40), GrownType("builtins.cell", 900, 20), GrownType("builtins.dict", 90, 2)]
+    observation = holds(allocators=[], graph_nodes_growth=12 * per_step)
+    counted = msgspec.structs.replace(observation, objects=GrownObjects(num_steps=20, grown=grown))
+    evidence = found(counted)["leak-graph-kept"].evidence
+    assert "each step leaves behind 2.0 torch.Tensor, 1.0 builtins.cell" in evidence
+    assert not any("leaves behind" in text for text in found(observation)["leak-graph-kept"].evidence)

@@ -16,6 +16,7 @@ from dynotune.diagnose.delayed import tested
 from dynotune.diagnose.forecast import forecast_loader
 from dynotune.diagnose.fresh_caches import fresh_caches
 from dynotune.diagnose.memory_runs import recorded_memory
+from dynotune.diagnose.object_growth import counted
 from dynotune.diagnose.profiled import profiled
 from dynotune.diagnose.rank_attribution import attributed
 from dynotune.diagnose.upper_bounds import find_upper_bounds
@@ -118,6 +119,8 @@ class LiveDiagnosis:
         if delays:
             watcher.running("steps with delays, to see what they wait for")
             observation = msgspec.structs.replace(observation, delays=tested(self.runner, observation))
+        if self.has_time:
+            observation = msgspec.structs.replace(observation, objects=counted(self.runner, observation))
         path = plain.folder / OBSERVATION_FILE
         document.write(path, observation)
         if self.runner.live is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import errno
 import itertools
 import os
 import re
@@ -19,7 +21,7 @@ from dynotune.measure.bench import bench, protocol, settle
 from dynotune.measure.comparison import schedule
 from dynotune.measure.live import lane_speed, lanes
 from dynotune.measure.live.request import CompareRequest
-from dynotune.schema import document
+from dynotune.schema import atomic, document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, CommandFailed, RecordError, UsageError
 from dynotune.schema.facts import Unknown
@@ -436,6 +438,36 @@ def test_resuming_goes_on_with_the_same_window_order_and_number_of_pairs(interru
     assert {(a.warmup_steps, a.window_steps) for a in runs.asked[2:]} == {(7, 60)}
     assert comparison.max_pairs == 8
     assert comparison.num_pairs in schedule.looks(8)
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Lets the disk be full once a comparison has this many pairs, while the context lasts."""
+
+    @contextlib.contextmanager
+    def full(num_pairs):
+        write = atomic.write
+
+        def write_or_fail(path, content, **more):
+            if path.name == protocol.FILE and len(document.parse(content)["pairs"]) >= num_pairs:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write(path, content, **more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(atomic, "write", write_or_fail)
+            yield
+
+    return full
+
+
+def test_comparison_keeps_its_pairs_and_goes_on_later_when_the_disk_is_full(compare, resume, runs, full_disk, tmp_path):
+    with full_disk(3), pytest.raises(CannotRunHere, match="No space left") as raised:
+        compare(max_pairs=8, seed=3)
+    assert f"dynotune compare --resume {folder_in(tmp_path)}" in raised.value.hint
+    before = on_disk(tmp_path).pairs
+    assert len(before) == 2
+    comparison = resume()
+    assert comparison.verdict == "faster" and comparison.pairs[:2] == before
 
 
 def test_resuming_with_a_budget_adds_and_takes_no_look(interrupted, resume):

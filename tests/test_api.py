@@ -119,7 +119,7 @@ def test_settings_may_be_a_mapping_texts_or_one_text():
         (["pyton x.py", {"env.A": 1}], {}, "Command not found: pyton"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_runs(tmp_path, arguments, options, words):
+def test_compare_refuses_arguments_that_do_not_fit_before_anything_runs(tmp_path, arguments, options, words):
     with pytest.raises(UsageError, match=words) as refused:
         api.compare(*arguments, **options)
     assert refused.value.hint
@@ -238,7 +238,7 @@ def test_a_cells_subcommand_is_interrupted_once_and_may_print_what_is_no_text(tm
     assert capsys.readouterr().out == "\ufffd own session: 1"
 
 
-def test_what_a_cells_subcommand_printed_is_shown_though_it_ended_at_once(tmp_path, capsys, monkeypatch):
+def test_notebook_cell_shows_output_of_a_subcommand_that_ended_at_once(tmp_path, capsys, monkeypatch):
     class Ended(subprocess.Popen):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)

@@ -95,7 +95,7 @@ def test_the_action_takes_no_text_of_others_into_its_shell():
     assert {step["shell"] for step in STEPS} == {"bash"}
 
 
-def test_what_the_page_gives_the_action_are_inputs_of_it():
+def test_ci_page_gives_the_action_only_inputs_that_it_has():
     (workflow,) = re.findall(r"```yaml\n(on: pull_request.*?)```", PAGE, re.DOTALL)
     (given,) = (
         step["with"]

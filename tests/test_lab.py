@@ -65,7 +65,7 @@ def test_an_import_is_named_when_a_test_imports_a_benchmark(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("script", [path.name for path in sorted((ROOT / "benchmarks").glob("*.py"))])
-def test_what_a_benchmark_starts_exists_when_it_is_imported(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_places_exist_when_a_script_is_imported(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     pytest.importorskip("torch")
     spec = spec_from_file_location(f"benchmark_{script[:-3]}", ROOT / "benchmarks" / script)

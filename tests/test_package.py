@@ -88,7 +88,7 @@ def test_the_wheel_and_the_sdist_hold_what_they_need(built):
 
 
 @pytest.mark.long
-def test_it_runs_from_an_environment_of_its_own_without_torch(built, tmp_path):
+def test_package_runs_from_an_environment_of_its_own_without_torch(built, tmp_path):
     (wheel,) = built.glob("*.whl")
     venv.create(tmp_path / "bare", with_pip=True)
     binaries = tmp_path / "bare" / "bin"

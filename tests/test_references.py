@@ -149,7 +149,7 @@ def unknown_to_face(face: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *DATA, *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_backticks_name_exists(path):
+def test_backticked_names_exist(path):
     assert [reference for reference in references(prose(path)) if not exists(reference)] == []
 
 
@@ -165,7 +165,7 @@ def test_references_are_found_in_docstrings_comments_and_pages(tmp_path):
 
 
 @pytest.mark.parametrize("face", FACES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_a_face_says_of_its_modules_names_them(face):
+def test_face_names_modules_that_it_has(face):
     assert unknown_to_face(face) == []
 
 
@@ -188,7 +188,7 @@ def test_a_module_that_is_gone_is_refused_in_a_face(tmp_path, monkeypatch):
         "schema/run.py",
     ],
 )
-def test_what_exists_is_accepted(name):
+def test_references_accept_names_that_exist(name):
     assert exists(name)
 
 

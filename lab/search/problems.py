@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynotune import knobs
-from dynotune.schema.arm import BASELINE, Arm, arm
+from dynotune.schema.arm import BASELINE, Arm, arm, ids_of
 from dynotune.schema.setting import Setting
 from dynotune.schema.study import Candidate, Ended
 from lab.search.studies import candidate
@@ -126,7 +126,7 @@ def false_wins(problem: Problem, one: Arm) -> int:
 
 def _arm_of(key: str, candidates: Sequence[Candidate]) -> Arm:
     by_id = {one.id: one.setting for one in candidates}
-    return arm(by_id[id_] for id_ in key.split())
+    return arm(by_id[id_] for id_ in ids_of(key))
 
 
 # Synthetic tables
@@ -253,7 +253,7 @@ def recorded(path: Path, seed: int, share: float) -> Problem:
     """A budget of `share` of what the whole table took once."""
     raw = json.loads(path.read_text())
     # The baseline's own values stand in no arm's key.
-    tried = {id_ for key in raw["arms"] for id_ in key.split()}
+    tried = {id_ for key in raw["arms"] for id_ in ids_of(key)}
     candidates = [
         candidate(
             text,

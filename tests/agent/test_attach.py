@@ -239,7 +239,7 @@ def test_says_who_set_an_environment_variable(script, run_under_agent):
     ]
 
 
-def test_who_writes_a_variable_as_it_stands_has_not_set_it(script, run_under_agent):
+def test_environment_changes_leave_out_a_variable_written_as_it_stands(script, run_under_agent):
     program = script(
         "import os\nos.environ['TORCHINDUCTOR_CACHE_DIR'] = '/tmp/mine'\n"
         "os.environ['TORCHINDUCTOR_CACHE_DIR'] = os.path.abspath(os.environ['TORCHINDUCTOR_CACHE_DIR'])\n"

@@ -30,7 +30,7 @@ def test_the_steps_of_a_program_without_torch_are_counted_where_it_marks_them(sc
     assert ran.stepping.errors == []
 
 
-def test_whatever_is_asked_of_a_program_without_torch_is_answered_or_given_up_with_the_reason(script, run_under_agent):
+def test_tasks_are_answered_or_given_up_with_the_reason_when_a_program_has_no_torch(script, run_under_agent):
     loop = "for _ in range(60):\n    gc.collect()\n    dynotune.step()\n"
     setting = {"knob": "host.num_threads", "value": 1, "site": {"type": "call", "get": "torch.a", "set": "torch.b"}}
     orders = [

@@ -35,7 +35,7 @@ def test_any_touch_of_a_folder_is_seen(tmp_path):
     assert snapshot(tmp_path) != before, "its time of change"
 
 
-def test_what_differs_from_bare_is_a_failure_and_what_is_documented_is_none():
+def test_files_attack_fails_on_differences_from_bare_unless_they_are_documented():
     def seen(launched, bare, sandbox="overlay"):
         def outcome(value):
             return 0, json.dumps(["existing", value]) + "\n", ""
@@ -48,7 +48,7 @@ def test_what_differs_from_bare_is_a_failure_and_what_is_documented_is_none():
     assert files._differences("user", "rename a folder", seen("EXDEV", "done", "none")) != []
 
 
-def test_what_cannot_be_tried_is_named(monkeypatch):
+def test_files_attack_names_cases_that_cannot_be_tried(monkeypatch):
     monkeypatch.setattr(files, "_python", lambda: None)
     monkeypatch.setattr(files, "CASES", [("user", "rename")])
     counts = files.attack(2, seed=1)

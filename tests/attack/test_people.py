@@ -15,7 +15,7 @@ def test_nothing_shared_gives_anybody_what_is_not_theirs(number):
     assert counts.tried.total() == counts.held.total() >= number - len(counts.skipped)
 
 
-def test_what_is_open_to_others_is_seen(tmp_path):
+def test_open_to_others_lists_paths_that_others_can_read(tmp_path):
     (tmp_path / "closed").mkdir(mode=0o700)
     (tmp_path / "closed" / "file").write_text("")
     tmp_path.chmod(0o700)

@@ -34,7 +34,7 @@ def world(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["tmp/dt-1", "runs/x/dt-1", "state/dynotune/leases/note.json"])
-def test_what_is_left_is_seen(place, world):
+def test_processes_attack_sees_files_that_are_left(place, world):
     (world.folder / place).mkdir(parents=True)
     with pytest.raises(processes.Lost, match="left"):
         processes._check_left(world)

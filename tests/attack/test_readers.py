@@ -58,7 +58,7 @@ def test_a_mutation_leaves_the_values_that_later_ones_get():
     assert repr(mutations.VALUES) == before
 
 
-def test_what_happens_to_a_file_is_told_from_outside(monkeypatch):
+def test_readers_attack_tells_how_a_read_ended_from_outside(monkeypatch):
     def ends_in_many_ways(path):
         match int(path.parent.name.split()[1]) % 5:
             case 1:

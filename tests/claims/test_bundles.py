@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 
@@ -10,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynotune.claims import flipped, named, new_bundle, read, with_evidence, write
-from dynotune.claims.bundles import _digest
 from dynotune.claims.running import judged, program_hash
 from dynotune.schema.claims import Bundle, Evidence
 from dynotune.schema.comparison import Comparison, Pair
@@ -90,7 +90,9 @@ def edited(whole, tmp_path, edit):
     """Edit a bundle, and give it the checksum that belongs to it."""
     plain = json.loads(whole.read_bytes())
     edit(plain)
-    plain["sha256"] = _digest(plain)
+    signed = {name: value for name, value in plain.items() if name != "sha256"}
+    text = json.dumps(signed, sort_keys=True, separators=(",", ":"))
+    plain["sha256"] = hashlib.sha256(text.encode()).hexdigest()
     file = tmp_path / "edited.json"
     file.write_text(json.dumps(plain))
     return file
@@ -114,14 +116,14 @@ def test_a_verdict_that_its_values_do_not_carry_is_refused_whatever_the_checksum
         read(edited(whole, tmp_path, edit))
 
 
-def test_what_other_programs_tested_is_noted(whole, tmp_path):
+def test_bundle_notes_evidence_of_another_program(whole, tmp_path):
     file = edited(whole, tmp_path, lambda plain: plain["evidence"][0].update(program="0" * 64, verdict="holds"))
     assert read(file)[1] == ["map-of-256-mb: tested by another program"]
     file = edited(whole, tmp_path, lambda plain: plain["evidence"][0].update(id="no-such-claim"))
     assert read(file)[1] == ["no-such-claim: not in this ledger"]
 
 
-def test_what_is_no_bundle_is_refused(tmp_path):
+def test_bundle_is_refused_when_a_file_is_none(tmp_path):
     for name, content in {"other.json": b'{"schema": "dynotune.run/2"}', "text.json": b"hello"}.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(RecordError):

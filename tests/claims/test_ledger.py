@@ -73,7 +73,7 @@ def test_an_unknown_claim_is_refused_with_the_nearest(id_, near):
     assert near in refused.value.hint
 
 
-def test_what_is_near_nothing_is_sent_to_the_list():
+def test_named_claims_send_to_the_list_when_no_claim_is_near():
     with pytest.raises(UsageError) as refused:
         named(["zzzzzzzzzz"])
     assert refused.value.hint == "dynotune claims list shows all."

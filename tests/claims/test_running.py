@@ -145,13 +145,13 @@ NOTHING = [
 @pytest.mark.long
 @pytest.mark.timeout(900)  # others may hold the machine's lock
 @pytest.mark.parametrize(("settings", "baseline", "workload"), NOTHING)
-def test_what_does_nothing_never_holds(spec, settings, baseline, workload):
+def test_claim_never_holds_when_its_setting_does_nothing(spec, settings, baseline, workload):
     arms = TwoArms(settings=settings, baseline=baseline, fair=[workload])
     evidence = checked(spec, "", compare=arms)
     assert evidence.verdict in ("no effect here", "undecided", "refuted"), evidence.seen
 
 
-def test_what_does_nothing_does_not_hold_after_a_few_runs(spec, monkeypatch):
+def test_claim_does_not_hold_after_a_few_runs_when_its_setting_does_nothing(spec, monkeypatch):
     monkeypatch.setattr(running, "COMPARISONS_S", 60.0)
     settings, baseline, workload = NOTHING[0]
     evidence = checked(spec, "", compare=TwoArms(settings=settings, baseline=baseline, fair=[workload]))

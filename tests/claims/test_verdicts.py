@@ -77,7 +77,7 @@ def test_a_claim_that_something_costs_nothing_holds_where_both_arms_are_the_same
 
 
 @given(st.lists(VERDICTS, min_size=1, max_size=2), st.lists(VERDICTS, max_size=1))
-def test_what_was_too_noisy_once_is_never_settled(fair, elsewhere):
+def test_verdict_is_never_settled_when_one_comparison_was_too_noisy(fair, elsewhere):
     if {"undecided", None} & set(fair):
         assert verdict(fair, elsewhere) not in SETTLED
 
@@ -108,7 +108,7 @@ def of_nothing(noise: random.Random) -> str:
             return settled.verdict
 
 
-def test_what_does_nothing_holds_for_fewer_than_one_claim_in_a_hundred():
+def test_verdict_holds_for_fewer_than_one_claim_in_a_hundred_when_settings_do_nothing():
     noise = random.Random(5)
     found = [[of_nothing(noise), of_nothing(noise)] for _ in range(300)]
     holds = [verdict(fair).startswith("holds") for fair in found]

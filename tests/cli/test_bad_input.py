@@ -319,7 +319,7 @@ def test_an_interpreter_that_is_asked_to_stay_is_the_commands(user):
 
 
 @pytest.mark.parametrize("words", [["report"], ["recipe", "show"], ["diagnose", "--replay"], ["run", "--recipe"]])
-def test_what_is_no_file_is_not_read_to_its_end(user, words):
+def test_subcommands_refuse_a_device_file_and_do_not_read_it_to_its_end(user, words):
     command = ["--", PYTHON, "x.py"] if words[0] == "run" else []
     done = user.types(*words, "/dev/zero", *command)
     assert done.returncode in (2, 3) and "not an ordinary file" in done.stderr

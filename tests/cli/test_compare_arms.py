@@ -112,7 +112,7 @@ def test_comparison_shows_what_was_read_back_when_a_fused_optimizer_is_switched(
     assert f"| `optimizer.fused=true` | `true` | {groups} | in effect |" in markdown(comparison)
 
 
-def test_what_cannot_be_switched_is_refused_where_nothing_else_is_wanted(user):
+def test_compare_refuses_arms_that_cannot_be_switched_when_only_one_run_is_wanted(user):
     user.write("train.py", BY_BATCH)
     done = user.compares("--in-process", "only", "--", sys.executable, "train.py", "8")
     assert done.returncode == 2

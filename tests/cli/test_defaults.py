@@ -49,7 +49,7 @@ def test_a_table_of_pyproject_does_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("words", [["--resume", "x"], ["--resume=x"]])
-def test_what_is_resumed_keeps_the_budget_that_it_was_begun_with(tmp_path, words):
+def test_resumed_work_keeps_its_budget_when_the_projects_file_names_another(tmp_path, words):
     (tmp_path / "dynotune.toml").write_text("[tune]\nbudget = '3m'\nlock = false\nsteps = 20\n")
     found, told = defaults.of_project(tmp_path, cli._parser(["tune"]), ["tune", *words])
     assert found == {"tune": {"lock": False}}
@@ -120,7 +120,7 @@ def test_a_mistake_in_the_file_is_told_with_its_line(tmp_path, monkeypatch, caps
     is_told(said, what, hint)
 
 
-def test_what_a_file_may_set_is_neither_a_command_nor_a_place():
+def test_accepted_defaults_are_neither_commands_nor_places():
     taken = set()
     for name in cli.COMMANDS:
         waiting = [cli._parser([name]).commands[name]]

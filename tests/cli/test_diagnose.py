@@ -68,7 +68,7 @@ def test_a_program_that_waits_for_its_loader_is_told_so(waiting):
     assert sum(value for name, value in found["shares"].items() if name != "type") == pytest.approx(1)
 
 
-def test_what_was_observed_explains_it_again_and_gates(waiting):
+def test_diagnose_replay_explains_an_observation_again_and_gates(waiting):
     user, _ = waiting
     (path,) = user.runs.glob("*/observation.json")
     again = user.types("diagnose", "--replay", str(path), "--fail-on", "high")
@@ -172,7 +172,7 @@ def test_fail_on_counts_findings_of_that_severity_or_worse(types, recorded, seve
         (("--json", "/no/such/folder/x", "--", "python"), "Cannot write"),
     ],
 )
-def test_what_does_not_fit_together_is_refused_before_anything_runs(types, words, said):
+def test_diagnose_refuses_options_that_do_not_fit_together_before_anything_runs(types, words, said):
     code, out, err = types(*words)
     assert (code, out) == (2, "")
     assert said in " ".join(err.split())

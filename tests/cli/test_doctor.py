@@ -105,7 +105,7 @@ def test_against_another_machine_it_says_in_what_they_differ(capsys, machine, tm
     assert facts[0] == "gpu.power_limit_w"
 
 
-def test_what_another_machine_says_is_harmless_to_a_terminal(capsys, machine, tmp_path):
+def test_doctor_shows_facts_of_another_machine_without_harm_to_a_terminal(capsys, machine, tmp_path):
     facts = {"gpu.name": "\x1b[31mred\x1b[0m", "host.\u202ex": "y" * 5000}
     other = Examination(findings=[], unknown=[], facts=facts)
     (tmp_path / "there.json").write_bytes(msgspec.json.encode(other))
@@ -155,7 +155,7 @@ def test_a_setting_that_does_not_do_what_people_say_is_mentioned_unasked(capsys,
 # As a user starts it
 
 
-def test_it_answers_here_in_plain_text_when_piped(user):
+def test_doctor_answers_here_in_plain_text_when_piped(user):
     answer = user.types("doctor", "--python", sys.executable)
     assert answer.returncode == 0
     assert "verdict" in answer.stdout

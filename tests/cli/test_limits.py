@@ -87,7 +87,7 @@ def test_a_working_directory_that_is_gone_is_said(words, user):
         (OSError(errno.ENOSPC, "full"), "disk"),
     ],
 )
-def test_what_the_machine_refuses_is_no_mistake_of_ours(error, text):
+def test_limits_of_the_machine_exit_with_3_and_are_no_mistake_of_ours(error, text):
     with pytest.raises(Exception, match=text) as raised:
         raise limits.of_the_machine(error)
     assert raised.value.exit_code == 3

@@ -101,7 +101,7 @@ def test_a_pickle_made_to_harm_executes_nothing(memory, tmp_path, monkeypatch):
         ((), "There is no command"),
     ],
 )
-def test_what_does_not_go_together_is_refused(memory, tmp_path, monkeypatch, words, said):
+def test_memory_refuses_options_that_do_not_go_together(memory, tmp_path, monkeypatch, words, said):
     monkeypatch.chdir(tmp_path)
     code, _, err = memory(*words)
     assert code == 2

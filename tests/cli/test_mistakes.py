@@ -80,7 +80,7 @@ def project(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize(("typed", "code", "what", "hint"), TYPED.values(), ids=TYPED.keys())
-def test_what_is_typed_wrong_is_told_before_anything_runs(project, tmp_path, capsys, typed, code, what, hint):
+def test_typing_mistakes_are_told_before_anything_runs(project, tmp_path, capsys, typed, code, what, hint):
     with pytest.raises(SystemExit) as end:
         cli.main(shlex.split(typed))
     said = capsys.readouterr()
@@ -119,9 +119,7 @@ def has_a_mistake(user) -> str:
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_what_is_wrong_with_the_program_is_told_by_its_own_last_lines(
-    user, mistake: Callable[..., str], code: int, what: str
-):
+def test_mistakes_of_a_program_are_told_by_its_own_last_lines(user, mistake: Callable[..., str], code: int, what: str):
     subcommand, *words = shlex.split(mistake(user))
     told = user.types(subcommand, "--run-dir", str(user.runs), *words)
     assert told.returncode == code, told.stderr

@@ -7,13 +7,13 @@ import sys
 import msgspec
 import pytest
 
-from dynotune import cli
+from dynotune import cli, probe
 from dynotune.cli import compare
-from dynotune.recipes.checking import command_hash
+from dynotune.recipes.writing import facts_to_keep
+from dynotune.schema import recipe as recipes
 from dynotune.schema.comparison import Comparison, FailedArm
-from dynotune.schema.errors import DynotuneError
 
-from .conftest import has_typed
+from .conftest import User, has_typed
 from .test_bad_input import said
 
 PYTHON = sys.executable
@@ -99,7 +99,7 @@ def test_a_recipe_is_shown_with_its_proofs(types):
     assert "ablated, 6 pairs" in out and "sampling" in out and "torch  1.0.0" in out
 
 
-def test_what_run_would_refuse_is_shown_as_refused(types):
+def test_recipe_show_marks_settings_that_run_would_refuse(types):
     code, out, _ = types("show", "recipe.toml", recipe=RECIPE.replace('"env.OMP_SCHEDULE" =', '"env.LD_PRELOAD" ='))
     assert code == 0 and "foreign code" in out and out.count("refused") == 2
 
@@ -126,7 +126,7 @@ def test_a_recipe_as_json_is_its_table(types, tmp_path):
     ("text", "error"),
     [("[recipe]\nschema = 'dynotune.recipe/9'\n", "dynotune.recipe/9"), ("\0", "is not TOML"), ("x", "is not TOML")],
 )
-def test_what_is_no_recipe_is_refused_and_left_alone(types, tmp_path, words, text, error):
+def test_recipe_subcommands_refuse_a_file_that_is_no_recipe_and_leave_it_alone(types, tmp_path, words, text, error):
     (tmp_path / "recipe.toml").write_text(text)
     assert types(words[0], "recipe.toml", *words[1:])[0] == 3
     assert error in types(words[0], "recipe.toml", *words[1:])[2]
@@ -265,7 +265,7 @@ def test_a_variable_of_a_recipe_is_typed_to_export_it(types):
         (["--format", "kubernetes", "--shm-size", "much"], 2, "--shm-size 8Gi"),
     ],
 )
-def test_what_cannot_be_exported_is_told(types, tmp_path, words, code, error):
+def test_recipe_export_says_why_when_it_cannot_export(types, tmp_path, words, code, error):
     found, out, err = types("export", "recipe.toml", *words)
     assert (found, out) == (code, "") and error in err
     assert (tmp_path / "recipe.toml").read_text() == RECIPE
@@ -303,21 +303,23 @@ def test_a_strict_run_refuses_before_the_command_starts(user, run):
     assert not user.runs.exists()
 
 
-def test_a_strict_run_goes_on_where_everything_is_as_it_was(user, monkeypatch, capsys, tmp_path):
-    """Decided here, without a process: what the facts are is asked of others."""
-    from dynotune.cli.run import _check_proved
-    from dynotune.schema import recipe as recipes
+def proved_here(user: User) -> str:
+    """A recipe that was proved on this machine, with the command that `run` starts."""
+    facts = {**probe.host.facts(), **probe.nvml.facts(user.env), **probe.torch_build.ask(PYTHON, user.cwd, user.env)}
+    command = ["python3", "/x/train.py", "--batch", "64"]
+    path = user.write("proved.toml", RECIPE.replace('"loader.num_workers" = 4\n', "").replace('"32"', '"64"'))
+    recipes.write(path, msgspec.structs.replace(recipes.read(path), facts=facts_to_keep(facts, command)))
+    return path.read_text()
 
-    path = tmp_path / "recipe.toml"
-    whole = f'cpu = "EPYC"\nnum_cores = 2\ncommand_hash = "{command_hash(["python"])}"\n'
-    path.write_text(RECIPE + whole)
-    facts = {"gpu.count": 0, "torch.version": "1.0.0", "host.cpu": "EPYC", "host.num_cores": 2}
-    _check_proved(recipes.read(path), path, facts, ["python3", "/x/train.py", "--batch", "32"], strict=True)
-    assert capsys.readouterr().err == ""
-    path.write_text((RECIPE + whole).replace('workers" = 4', 'workers" = 8'))
-    with pytest.raises(DynotuneError, match="num_workers=8 is unproved") as refused:
-        _check_proved(recipes.read(path), path, facts, ["python", "train.py", "--batch", "32"], strict=True)
-    assert f"dynotune recipe verify {path} -- python train.py --batch 32;" in refused.value.hint
+
+def test_strict_run_goes_on_when_everything_is_as_it_was_proved(user, run):
+    proved = proved_here(user)
+    done = run("--strict", recipe=proved)
+    assert (done.returncode, done.stdout) == (0, "it is 1\n")
+    assert "recipe.toml" not in done.stderr, "nothing differs"
+    done = run("--strict", recipe=proved.replace('OMP_SCHEDULE" = "1"', 'OMP_SCHEDULE" = "2"'))
+    said(done, 3, "env.OMP_SCHEDULE=2 is unproved", f"recipe verify recipe.toml -- {PYTHON} train.py --batch 64;")
+    assert done.stdout == ""
 
 
 def test_strict_without_a_recipe_is_refused(user):

@@ -83,7 +83,7 @@ def test_a_variable_that_is_not_known_is_applied_once_the_user_types_it(user, ru
         ("BROWSER", "evil"),
     ],
 )
-def test_what_could_load_foreign_code_does_not_reach_the_command(user, run, name, value):
+def test_run_keeps_settings_that_could_load_foreign_code_from_the_command(user, run, name, value):
     program = f"import os; print(os.environ.get('OMP_DYNAMIC'), os.environ.get('{name}') == {value!r})"
     hostile = recipe(user, f'{RECIPE}[settings]\n"env.OMP_DYNAMIC" = true\n"env.{name}" = "{value}"\n')
     done = run("--recipe", hostile, program=program)
@@ -159,7 +159,7 @@ def test_variables_that_only_tune_are_a_recipes_to_set(user, run):
     ],
     ids=["newer", "headless", "deep"],
 )
-def test_what_is_no_recipe_of_this_version_is_refused(user, run, text, said_text):
+def test_run_refuses_a_recipe_that_is_none_or_of_another_version(user, run, text, said_text):
     said(run("--recipe", recipe(user, text)), 3, said_text)
 
 
@@ -196,7 +196,7 @@ def test_the_output_is_the_commands(user):
     assert (done.stdout, done.stderr) == ("out\n", "err\n")
 
 
-def test_why_memory_ran_out_is_said_after_the_commands_own_error(run):
+def test_run_says_why_memory_ran_out_after_the_commands_own_error(run):
     pytest.importorskip("torch")
     message = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB"
     done = run(program=f"import sys, torch\nsys.tracebacklimit = 0\nraise torch.OutOfMemoryError({message!r})")

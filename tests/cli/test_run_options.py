@@ -5,6 +5,7 @@ import inspect
 import msgspec
 import pytest
 
+from dynotune import api
 from dynotune.cli import compare, diagnose, recipe, run_options, startup, trace, tune
 from dynotune.schema.run import RunSpec
 
@@ -23,3 +24,8 @@ def test_every_subcommand_that_runs_a_command_has_the_options_of_every_run(comma
 
 def test_options_of_a_run_are_fields_of_its_description():
     assert set(run_options.RUN_OPTIONS) <= {field.name for field in msgspec.structs.fields(RunSpec)}
+
+
+def test_options_of_every_run_are_options_of_the_api_too():
+    named = {"base": "run_dir"}
+    assert {named.get(name, name) for name in run_options.OF_EVERY_RUN} <= set(api.RunOptions.__annotations__)

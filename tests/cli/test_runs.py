@@ -67,7 +67,7 @@ def test_nothing_is_removed_unasked(user, kept):
 
 
 @pytest.mark.parametrize(("typed", "left"), [("y\n", False), ("n\n", True), ("\x04", True)], ids=["yes", "no", "end"])
-def test_who_is_asked_and_does_not_say_yes_keeps_all(user, kept, typed, left):
+def test_runs_rm_keeps_all_when_the_answer_is_not_yes(user, kept, typed, left):
     ours, theirs = pty.openpty()
     os.write(ours, typed.encode())
     with user.start("runs", "rm", "--all", stdin=theirs) as process:

@@ -98,7 +98,7 @@ def test_a_comparison_goes_on_with_secrets_that_are_typed_again(user):
     assert user.comparison()["pairs"] or user.comparison()["voided"]
 
 
-def test_what_holds_no_secrets_goes_on_without_a_command(user):
+def test_resume_takes_no_command_when_the_record_holds_no_secrets(user):
     folder = user.runs / "it"
     folder.mkdir(parents=True)
     (folder / "comparison.json").write_text("{}")

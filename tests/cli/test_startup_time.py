@@ -104,7 +104,7 @@ def test_a_torch_program_is_timed_to_its_first_step_and_its_phases_sum_to_it(use
         pytest.param([], 2, "There is no command to run", marks=pytest.mark.long),
     ],
 )
-def test_what_cannot_be_timed_is_refused_with_the_reason(user, words, exit_code, said):
+def test_startup_time_refuses_commands_that_cannot_be_timed_with_the_reason(user, words, exit_code, said):
     done = times(user, *words)
     assert done.returncode == exit_code, done.stderr
     assert said in done.stderr
@@ -132,7 +132,7 @@ def test_a_resumed_startup_takes_nothing_else(user, words, said):
         pytest.param([], "There is no startup it", marks=pytest.mark.long),
     ],
 )
-def test_what_cannot_be_resumed_is_refused_with_the_reason(user, words, said):
+def test_startup_time_refuses_to_resume_with_the_reason_when_options_do_not_fit(user, words, said):
     done = user.types("startup", "time", "--resume", "it", "--run-dir", str(user.runs), *words)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr

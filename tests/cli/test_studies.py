@@ -104,7 +104,9 @@ def test_a_study_of_the_database_is_shown_again_as_report_page_and_json(url, kep
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_runs(url, kept, capsys, monkeypatch, tmp_path, words, told):
+def test_studies_refuse_options_that_make_no_sense_before_anything_runs(
+    url, kept, capsys, monkeypatch, tmp_path, words, told
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert dynotune(*(word.replace("URL", url) for word in words)) == 2

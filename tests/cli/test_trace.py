@@ -233,7 +233,7 @@ def test_a_memory_snapshot_is_sent_to_where_it_is_explained(trace, tmp_path):
         (("--set", "nonsense=1", "--", "python"), "nonsense"),
     ],
 )
-def test_what_does_not_go_together_is_a_usage_error(trace, words, said):
+def test_trace_refuses_options_that_do_not_go_together(trace, words, said):
     code, out, err = trace(*words)
     assert (code, out) == (2, "")
     assert said in err

@@ -121,7 +121,7 @@ def test_a_base_recipe_is_without_its_settings_that_round_when_exact(asked, tmp_
         (("--resume", "missing"), "There is no study missing"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_runs(asked, capsys, words, said):
+def test_tune_refuses_options_that_make_no_sense_before_anything_runs(asked, capsys, words, said):
     assert dynotune(*words) == 2
     assert said in " ".join(capsys.readouterr().err.split())
     assert not hasattr(asked, "request") and not hasattr(asked, "run")
@@ -280,7 +280,9 @@ def test_a_variable_of_a_recipe_is_typed_to_begin_from_it(asked, tmp_path, capsy
         (RECIPE + "[facts]\nnum_cores = inf\n", "is not a number"),
     ],
 )
-def test_what_cannot_be_begun_from_is_refused_before_anything_runs(asked, tmp_path, capsys, text, said):
+def test_tune_refuses_a_first_recipe_that_it_cannot_begin_from_before_anything_runs(
+    asked, tmp_path, capsys, text, said
+):
     if text is not None:
         (tmp_path / "first.toml").write_text(text)
     assert dynotune("--recipe", "first.toml", *COMMAND) in (2, 3)
@@ -294,7 +296,7 @@ def test_a_study_that_goes_on_has_the_recipe_that_it_began_from(asked, tmp_path,
     assert "no --recipe" in capsys.readouterr().err
 
 
-def test_what_was_proved_is_told_where_handing_over_fails(proved, tmp_path, monkeypatch):
+def test_tune_writes_what_was_proved_when_handing_over_fails(proved, tmp_path, monkeypatch):
     def failing(folder, study, **where):
         raise UsageError("Cannot write recipe.toml: No space left on device.")
 

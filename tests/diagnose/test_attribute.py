@@ -81,7 +81,7 @@ def test_the_share_of_transfer_is_what_a_step_without_it_saves(acts, slower):
 
 
 @pytest.mark.parametrize("slower", [1, 1.5, 3, 6])
-def test_what_a_synchronisation_costs_is_the_hosts_share(slower):
+def test_attribution_counts_the_cost_of_a_synchronisation_as_the_hosts_share(slower):
     for acts in (
         [python(2 * MS), *kernels(100, 20 * US, 50 * US), SYNC],
         [python(300 * US), *kernels(30, 20 * US, 60 * US), SYNC] * 2,
@@ -240,7 +240,7 @@ def test_a_step_shorter_than_the_devices_recorded_work_is_noted_and_shared_in_pr
     assert not attribute(timing(step_s=0.0099), trace).notes
 
 
-def test_what_no_recorded_step_had_is_laid_to_nobody():
+def test_attribution_lays_time_to_nobody_when_no_recorded_step_had_it():
     """Now and then a step is slow: the window holds some, the ten that were recorded none."""
     acts = [python(MS), *kernels(100, 20 * US, 100 * US)]
     recording, plain = summarise([recorded(acts, slower=1)]), timed(acts)
@@ -257,7 +257,7 @@ def test_what_no_recorded_step_had_is_laid_to_nobody():
     assert not [loss for loss in collected.lost_time if loss.id == "host-bound" and loss.share > 0.02]
 
 
-def test_what_a_step_saves_without_a_cause_is_of_the_plain_step():
+def test_counterfactual_savings_are_shares_of_the_plain_step():
     acts = [python(MS), *kernels(100, 20 * US, 100 * US)]
     recording, plain = summarise([recorded(acts, slower=1)]), timed(acts)
     assert attribute(plain, recording, without={"sync-per-step": 0.3}).counterfactual_savings == pytest.approx(
@@ -286,7 +286,7 @@ def test_copies_within_the_device_are_its_work_and_those_between_devices_communi
 
 
 @pytest.mark.parametrize(("joined", "waits"), [((60, 90), 0.3), ((90, 60), 0.3), ((90, 90), None)])
-def test_what_ranks_wait_for_the_slowest_is_no_less_where_the_slowest_is_the_busiest(joined, waits):
+def test_rank_imbalance_is_no_less_when_the_slowest_rank_is_the_busiest(joined, waits):
     timelines = []
     for rank, at in enumerate(joined):
         made = Made(rank=rank)
@@ -355,7 +355,7 @@ def test_a_loader_on_another_thread_counts_by_what_the_trace_saw_of_it():
     assert attribute(plain, on_the_host(background=True)).shares.input == pytest.approx(0.3)
 
 
-def test_what_cannot_be_attributed_is_unknown_with_the_reason():
+def test_attribution_is_unknown_with_the_reason_when_facts_are_missing():
     trace = on_the_host()
     known = timing(step_s=1.0)
     for told, reason in (

@@ -3,15 +3,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dynotune.diagnose.conclusions import _with_predictions, bottleneck, conclude, leading_finding, verdict
+from dynotune.diagnose.conclusions import bottleneck, conclude, leading_finding, verdict
 from dynotune.schema.attribution import Predicted
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
 from dynotune.schema.observation import Observation
-from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place
 
+from ..doctor.devices import lost, model, on_gpu
 from ..doctor.observations import attribution, loss, observed, timing
+from ..doctor.test_loader_rules import loader, waits
 
 HERE = Place("/home/me/project/train.py(31): main", "enumerate(DataLoader)#_Iter.__next__")
 
@@ -34,7 +35,7 @@ def test_the_bottleneck_is_the_largest_avoidable_part_of_a_tenth_else_a_busy_dev
     assert bottleneck(attribution(busy_share=busy, **shares)) == expected
 
 
-def test_what_the_host_queues_after_late_batches_belongs_to_the_input():
+def test_bottleneck_is_input_when_the_host_queues_work_after_late_batches():
     waits = loss("loader-bound", 0.08)
     found = attribution(waits, busy_share=0.8, input=0.08, host=0.10, without={"loader-bound": 0.18})
     assert bottleneck(found) == "input"
@@ -59,7 +60,7 @@ def test_the_verdict_says_how_much_of_a_step_is_laid_to_nobody():
     )
 
 
-def test_where_allocating_holds_the_device_up_the_bottleneck_is_memory():
+def test_bottleneck_is_memory_when_allocating_holds_the_device_up():
     allocating = loss("empty-cache-in-loop", 0.3)
     assert bottleneck(attribution(allocating, busy_share=0.5, host=0.5)) == "memory"
     assert bottleneck(attribution(loss("alloc-retries", 0.1), busy_share=0.5, host=0.5)) == "host"
@@ -82,7 +83,7 @@ def test_the_verdict_says_how_long_what_where_and_by_what():
     assert verdict(timing(step_s=0.023), told, "input", []).endswith("data loader (train.py:31).")
 
 
-def test_where_the_trace_tells_no_place_it_is_that_of_the_loader():
+def test_place_is_that_of_the_loader_when_the_trace_tells_none():
     told = attribution(loss("loader-bound", 0.61), busy_share=0.35, input=0.61, host=0.0)
     assert "loader (train.py:31)." in verdict(timing(), told, "input", [], of_loader=HERE)
     assert "train.py" not in verdict(timing(), attribution(host=0.5, busy_share=0.5), "host", [], of_loader=HERE)
@@ -146,12 +147,23 @@ def test_of_nothing_that_was_observed_a_diagnosis_says_so():
     assert "loader-bound" in {unknown.id for unknown in found.unknown}
 
 
+def predictions_shown(observation: Observation, predicted: dict[str, Predicted]) -> dict[str, dict[str, Predicted]]:
+    """Predictions by finding, of a diagnosis whose timeline predicts these savings."""
+    attributed = msgspec.structs.replace(observation.attribution, predicted=predicted)
+    told = conclude(msgspec.structs.replace(observation, attribution=attributed))
+    return {finding.id: finding.predicted for finding in told.findings}
+
+
 def test_a_finding_holds_what_its_own_settings_are_predicted_to_save():
     nhwc, workers = Predicted(0.08, 0.16), Predicted(0.1, 0.3)
     predicted = {"layout.channels_last=true": nhwc, "loader.num_workers": workers, "compile.mode=default": nhwc}
-    settings = [Setting("layout.channels_last", True), *(Setting("loader.num_workers", num) for num in (0, 2, 8))]
-    finding = Finding(id="some", severity="low", claim="", share=0.1, candidates=settings)
-    # Fewer workers than there are, or none, do not keep up with a step.
-    told = _with_predictions(finding, predicted, 4).predicted
-    assert told == {"layout.channels_last=true": nhwc, "loader.num_workers=8": workers}
-    assert _with_predictions(finding, {}, 4) == finding
+    convolutions = on_gpu(lost("channels-last", 0.3), models=[model(num_modules={"convolution": 8})])
+    assert predictions_shown(convolutions, predicted)["channels-last"] == {"layout.channels_last=true": nhwc}
+    few = waits(0.5, loader(2))
+    assert predictions_shown(few, predicted)["loader-bound"] == {
+        "loader.num_workers=4": workers,
+        "loader.num_workers=8": workers,
+    }
+    # Fewer workers than there are do not keep up with a step.
+    assert predictions_shown(waits(0.4, loader(16)), predicted)["num-workers-too-many"] == {}
+    assert predictions_shown(few, {})["loader-bound"] == {}

@@ -50,7 +50,7 @@ def test_a_replay_attributes_what_was_not(observation, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"schema": "dynotune.observation/9"}', '{"schema": "dynotune.run/1"}'])
-def test_what_is_no_observation_is_refused(tmp_path, text):
+def test_replay_refuses_a_file_that_is_no_observation(tmp_path, text):
     path = tmp_path / "observation.json"
     path.write_text(text)
     with pytest.raises(RecordError):

@@ -128,7 +128,7 @@ def test_a_step_of_which_no_part_is_known_says_nothing_of_contexts(tmp_path):
     assert found.profiles[0].context_bytes is None
 
 
-def test_where_nobody_says_what_others_hold_there_is_no_limit_and_the_script_says_so(tmp_path):
+def test_plan_has_no_limit_and_the_script_says_so_when_memory_of_others_is_unknown(tmp_path):
     seen = ShapeHistogram(calls=[Calls(1, {"x": [1, 8]})])
     found = plan_engine(seen, tmp_path, memory=account(tmp_path, rank(24 << 30, Unknown("no NVML"))))
     assert isinstance(found.workspace_bytes, Unknown)

@@ -101,7 +101,7 @@ def test_another_decoder_is_a_setting_where_the_files_are_of_jpeg():
     assert [row.setting for row in named] == ["decode.backend=simplejpeg", ""]
 
 
-def test_what_nobody_looked_at_is_not_foretold():
+def test_forecast_is_empty_or_unknown_when_nobody_looked_at_the_loader():
     assert set(told(loader(1, parts=[]), bounds(), 1.0)) == set()
     nothing = Loader(name="L", dataset="d", loading=Unknown("not timed"))
     assert told(nothing, bounds(), 4.0) == Unknown("not timed")

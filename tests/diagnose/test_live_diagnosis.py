@@ -6,15 +6,13 @@ import sys
 
 import pytest
 
-from dynotune.diagnose.live_diagnosis import _fresh_caches, gather
+from dynotune.diagnose.live_diagnosis import gather
 from dynotune.launch.records.reader import Records
 from dynotune.schema.events import TraceRecorded, Window
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import FRESH_CACHES, ProcessState
-from dynotune.schema.run import EnvironmentChange, RunSpec
+from dynotune.schema.observation import FRESH_CACHES
+from dynotune.schema.run import RunSpec
 from lab.silent import Silent
-
-from ..doctor.observations import observed, timing
 
 NAMES_CACHES = """
 import os, tempfile, time, torch
@@ -26,25 +24,6 @@ with torch.no_grad():
         time.sleep(0.002)
         net(torch.ones(1, 8))
 """
-
-
-def change(fresh: bool, file: str = "train.py") -> EnvironmentChange:
-    return EnvironmentChange("TORCHINDUCTOR_CACHE_DIR", "/tmp/job", file, 3, "main", fresh=fresh)
-
-
-def plain(*changes: EnvironmentChange) -> list[ProcessState]:
-    processes = observed(timed=timing(), environment_changes=list(changes)).processes
-    assert not isinstance(processes, Unknown)
-    return processes
-
-
-def test_a_cache_folder_that_is_another_one_in_each_run_is_told() -> None:
-    assert _fresh_caches(plain(change(fresh=True))) == {FRESH_CACHES: "TORCHINDUCTOR_CACHE_DIR"}
-
-
-def test_a_folder_that_lasts_and_one_of_the_librarys_own_say_nothing() -> None:
-    assert _fresh_caches(plain(change(fresh=False))) == {}
-    assert _fresh_caches(plain(change(fresh=True, file="/site-packages/torch/_inductor/x.py"))) == {}
 
 
 @pytest.mark.long

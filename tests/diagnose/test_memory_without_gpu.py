@@ -331,7 +331,7 @@ def test_an_error_of_the_program_is_the_commands_own(run):
     ("line", "reason"),
     [("torch.cuda.CUDAGraph()", "CUDA graphs"), ("torch.distributed.init_process_group('nccl')", "distributed")],
 )
-def test_what_is_not_modelled_is_refused(run, line, reason):
+def test_memory_without_gpu_refuses_calls_that_are_not_modelled(run, line, reason):
     with pytest.raises(CannotRunHere, match=reason):
         run(f"import torch\ntorch.ones(9, device='cuda')\n{line}")
 

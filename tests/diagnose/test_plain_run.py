@@ -178,7 +178,7 @@ def test_numbers_that_are_none_are_refused(watch):
 
 
 @pytest.mark.long
-def test_what_never_becomes_steady_is_timed_and_described(watch, monkeypatch):
+def test_plain_run_times_and_describes_steps_that_never_become_steady(watch, monkeypatch):
     monkeypatch.setattr(placement, "RESTLESS_S", 3.0)
     found, _ = watch(COMPILES)
     assert not found.processes[0].timing.steady

@@ -84,7 +84,7 @@ def test_a_device_is_as_fast_as_it_is_however_slow_the_host_is_made(monkeypatch:
     assert recorder.asked == [True]
 
 
-def test_what_was_recorded_with_stacks_stands_where_it_cannot_be_recorded_without(
+def test_recording_with_stacks_stands_when_recording_without_them_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recorder = Recorder(slowed=5.0, devices=[], fails_without=True)

@@ -10,7 +10,7 @@ from ..doctor.observations import timing
 from ..trace.facts.test_rank_phases import ahead, always, job
 
 
-def test_who_waits_for_whom_is_told_by_the_recorded_ranks_and_not_by_each_brought_to_the_plain_step_alone():
+def test_rank_imbalance_is_told_by_the_recorded_ranks_together_and_not_by_each_alone():
     timelines = ahead(always(0, backward=20))
     recorded = summarise(timelines)
     # Steps of 33 ms, recorded.

@@ -43,7 +43,7 @@ def test_a_step_that_was_held_up_once_makes_no_short_window(at, held_up_s):
     assert window_steps(record(made)) == pytest.approx(200, abs=1)
 
 
-def test_what_comes_every_few_steps_counts_for_the_length():
+def test_window_length_counts_work_that_comes_every_few_steps():
     assert window_steps(record([0.01, 0.01, 0.01, 0.17] * 40)) == pytest.approx(100, abs=1)
 
 
@@ -88,7 +88,7 @@ def test_a_window_within_a_short_program_ends_before_it(num, warmup_steps, num_s
     assert begin.num_steps == (num_steps or begin.num_steps) >= min(3, num_steps or 3)
 
 
-def test_what_never_became_steady_is_described():
+def test_restlessness_describes_steps_that_never_became_steady():
     made = record([0.1, 0.3] * 40)
     made.steps[70] = Step(made.steps[70].end_s, 0.0, 8, COMPILED)
     said = restlessness(made, 80)

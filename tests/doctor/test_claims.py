@@ -46,7 +46,7 @@ def test_a_part_of_a_name_finds_all_that_hold_it_and_a_whole_name_finds_itself_a
 
 
 @pytest.mark.parametrize("word", ["", "  ", "rt", "nothing of the kind"])
-def test_what_is_no_claim_finds_nothing(word):
+def test_named_claims_are_empty_when_a_word_is_no_claim(word):
     assert named(word) == []
 
 
@@ -87,7 +87,7 @@ def test_defaults_of_newer_kernels_are_defaults_too():
     assert traces({"host.rmem_max": 4194304, "host.wmem_max": 4194304, "host.tcp_rmem": [4096, 131072, 33554432]}) == {}
 
 
-def test_what_a_finding_says_already_is_not_said_again_save_of_real_time_kernels():
+def test_claims_seen_here_leave_out_those_that_findings_say_save_real_time_kernels():
     seen = ObservationView(alone(h200({"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "host.preempt_rt": True})))
     found = ["cublas-env-regex", "preempt-rt-kernel"]
     assert [each.id for each in seen_here(seen, all_claims(), found)] == ["preempt-rt"]

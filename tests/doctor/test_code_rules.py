@@ -184,7 +184,7 @@ def test_training_mode_that_is_right_or_does_not_matter(fields):
     assert "model-train-mode-eval" not in found(on_gpu(**fields))
 
 
-def test_whether_anything_goes_backward_is_unknown_without_a_trace():
+def test_inference_rules_are_unknown_without_a_trace_when_a_model_trains():
     fields = serving(training=True, num_training=3)
     fields.pop("traced")
     assert lacks(observed(**fields), "inference-mode-absent") == ["the trace"]

@@ -191,7 +191,7 @@ RULES = ("graph-breaks", "recompiles", "cudagraph-skipped", "cudagraph-rerecord"
 
 
 @pytest.mark.parametrize("id_", RULES)
-def test_what_torch_compile_did_is_unknown_where_it_could_not_be_looked_at(id_):
+def test_compile_rules_are_unknown_when_torch_compile_could_not_be_looked_at(id_):
     failed = Unknown("looking at it failed: KeyError")
     assert lacks(on_gpu(compilation=failed), id_) == ["what torch.compile did"]
     assert lacks(on_gpu(models=COMPILED), id_) == ["what torch.compile did"]
@@ -253,7 +253,7 @@ def test_compiling_saves_no_more_than_the_hosts_share_and_what_fusing_spares(sha
     assert compiling(shares=shares) == pytest.approx(bound)
 
 
-def test_where_the_loader_sets_the_pace_fusing_spares_what_the_host_waits_for_the_device() -> None:
+def test_fusing_spares_the_hosts_wait_for_the_device_when_the_loader_sets_the_pace() -> None:
     assert compiling(shares={"input": 0.3}, traced={"syncs": [waits(0.2)]}) == pytest.approx(0.2)
 
 
@@ -265,7 +265,7 @@ def test_pauses_of_queued_kernels_are_counted_once() -> None:
 
 
 @pytest.mark.parametrize("lacking", [{"fusable_s": None}, {"traced": {"num_steps": None}}, {"timed": NOT_ASKED}])
-def test_what_is_not_known_bounds_no_compiling(lacking: Any) -> None:
+def test_compiling_bound_is_unknown_when_a_fact_is_missing(lacking: Any) -> None:
     with pytest.raises(Missing):
         compiling(**lacking)
 

@@ -61,7 +61,7 @@ def test_dataparallel_costs_what_its_devices_idle():
     assert "torchrun" in finding.remedy
 
 
-def test_what_dataparallel_exchanges_is_its_own():
+def test_dataparallel_finding_takes_its_exchanges_share_to_itself():
     models = [model(wrapper="DataParallel")]
     busy = {"devices": [device(0, 1.0), device(1, 0.8)]}
     shares = {"communication": 0.4}
@@ -121,7 +121,7 @@ def test_all_reduces_beside_which_nothing_runs():
     assert "ddp-bucket-cap" not in found(on_gpu(models=wrapped()))
 
 
-def test_what_ranks_wait_for_one_another_is_not_the_buckets_fault():
+def test_bucket_finding_leaves_out_time_that_ranks_wait_for_one_another():
     both = found(two_ranks(on_gpu(lost("ddp-bucket-cap", 0.3), lost("rank-imbalance", 0.2), models=wrapped())))
     assert both["ddp-bucket-cap"].share == pytest.approx(0.1)
     assert both["rank-imbalance"].share == 0.2

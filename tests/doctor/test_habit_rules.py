@@ -46,7 +46,7 @@ def test_parsing_in_the_loop_is_named_with_its_line_and_what_it_calls():
     assert finding.also == ["host-bound"]
 
 
-def test_what_is_written_in_c_is_known_by_the_text_of_its_line():
+def test_habits_written_in_c_are_known_by_the_text_of_their_line():
     assert found(python(LISTED, MODULE))["tensor-from-list"].where == Place("data.py(20): __getitem__")
     # What a library does below a line is the library's.
     inside = Line(function="train.py(9): f", text="torch.tensor(1)", callee=LIBRARY + "timm/x.py(2): f", num=40)

@@ -58,7 +58,7 @@ def test_the_larger_part_of_the_waits_names_them():
     assert (python["launch-bound"].share, python["host-bound"].share) == (0.2, 0.35)
 
 
-def test_what_the_host_does_between_waits_counts_for_the_waits():
+def test_sync_finding_counts_host_work_between_waits():
     both = lost("host-bound", 0.3), lost("sync-per-step", 0.05)
     (finding,) = found(waiting(*both, without={"sync-per-step": 0.35})).values()
     assert (finding.id, finding.share) == ("sync-per-step", 0.35)
@@ -66,7 +66,7 @@ def test_what_the_host_does_between_waits_counts_for_the_waits():
     assert left["host-bound"].share == pytest.approx(0.2)
 
 
-def test_what_the_host_queues_after_late_batches_counts_for_the_loader():
+def test_loader_finding_counts_work_that_the_host_queues_after_late_batches():
     losses = lost("host-bound", 0.10), lost("loader-bound", 0.08)
     late = found(on_gpu(*losses, shares={"host": 0.1, "input": 0.08}, traced=SHORT, without={"loader-bound": 0.18}))
     assert late["loader-bound"].share == pytest.approx(0.18)
@@ -123,7 +123,7 @@ def test_idle_time_that_a_lower_clock_explains_is_of_low_severity():
     assert lowered(1650.0, "sw-power-cap 1.00", slowed=1.0).severity == "high"
 
 
-def test_what_the_host_queues_late_for_pageable_copies_is_not_its_own_work():
+def test_host_finding_leaves_out_work_queued_late_for_pageable_copies():
     copy = Copies(
         rank=None, kind="HtoD", pinned=False, num=10, num_bytes=10_000, total_s=1e-4, bytes_per_s=1e8, exposed_s=1e-4
     )

@@ -274,7 +274,7 @@ def test_deterministic_algorithms_cost_where_there_are_others():
     traced = {"kernels": [kernels(index=0.3, sort=0.1, matmul=0.6)]}
     finding = found(on_gpu(traced=traced, live=DETERMINISTIC))["deterministic-algos-on"]
     assert finding.share == pytest.approx(0.4)
-    assert settings(finding) == ["determinism.algorithms=false"]
+    assert settings(finding) == ["determinism.algorithms=false", "determinism.fill_memory=false"]
     assert found(on_gpu(live=DETERMINISTIC))["deterministic-algos-on"].severity == "low"
     assert "deterministic-algos-on" not in found(on_gpu(traced=traced))
 

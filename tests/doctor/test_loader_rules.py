@@ -291,7 +291,7 @@ def test_starting_workers_for_each_epoch():
     assert settings(finding) == ["loader.persistent_workers=true"]
 
 
-def test_what_the_starts_of_epochs_cost_is_no_wait_of_too_many_workers():
+def test_too_many_workers_finding_leaves_out_the_cost_of_epochs_starts():
     assert found(waits(0.6, loader(16), timed=EPOCHS))["num-workers-too-many"].share == pytest.approx(
         0.6 - 5 * 0.45 / 5
     )
@@ -305,7 +305,7 @@ def test_batches_that_take_long_to_make_are_late_at_the_start_of_an_epoch_too():
     assert finding.also == ["loader-bound", "epoch-jitter"]
 
 
-def test_what_the_starts_of_epochs_cost_is_not_counted_as_a_steady_wait_too():
+def test_loader_finding_leaves_out_the_cost_of_epochs_starts():
     both = found(waits(0.6, loader(4), timed=EPOCHS))
     # An epoch's first batch is late with workers that persist too, and no steady wait.
     assert both["persistent-workers"].share == pytest.approx(5 * 0.41 / 5)
@@ -370,7 +370,7 @@ def test_unevenness_explains_no_more_than_a_batch_takes_on_average():
     assert "prefetch-factor" not in found(waits(0.9, uneven))
 
 
-def test_what_making_batches_takes_may_not_be_known():
+def test_loader_rules_are_unknown_when_the_time_of_making_batches_is():
     lacking = waits(0.1, loader(2, loading=Unknown("not watched")))
     for id_ in ("prefetch-factor", "collate-heavy", "decode-bound", "cow-growth"):
         assert lacks(lacking, id_) == ["what making batches takes"], id_
@@ -490,7 +490,7 @@ def test_workers_that_each_yield_all_of_a_data_set_are_found():
         assert "iterable-duplicated" not in found(waits(0.3, other))
 
 
-def test_where_a_samples_time_and_bytes_go_is_evidence():
+def test_loader_finding_has_a_samples_time_and_bytes_as_evidence():
     parts = [SamplePart(part="read", what="zip", num=80, wall_s=0.8), SamplePart(part="own", num=20, wall_s=0.2)]
     told = loader(2, loading=loading(parts=parts, read_bytes=4e6, storage_bytes=1e6))
     evidence = "\n".join(found(waits(0.5, told))["loader-bound"].evidence)

@@ -20,7 +20,7 @@ def test_a_machine_does_not_differ_from_itself():
     assert facts({}) == []
 
 
-def test_what_differs_stands_with_both_values_and_why_it_can_matter():
+def test_machine_difference_holds_both_values_and_why_they_can_matter():
     (found,) = differences(h200(), h200({"torch.cudnn": "9.1"}))
     assert (found.fact, found.here, found.there) == ("torch.cudnn", "9.19.0.56", "9.1")
     assert found.matters
@@ -31,7 +31,7 @@ def test_those_that_can_matter_come_before_the_others_and_the_gpu_before_all():
     assert facts(changes, {"host.zzz": 2}) == ["gpu.name", "torch.version", "host.kernel", "host.zzz"]
 
 
-def test_who_a_machine_is_and_what_it_does_now_is_left_out():
+def test_machine_differences_leave_out_a_machines_identity_and_its_present_state():
     changes = {
         "gpu.uuid": "GPU-2",
         "gpu.processes": ["1 python"],

@@ -257,7 +257,7 @@ def test_two_gpus_of_different_kinds_as_the_probe_reports_them(tmp_path):
     assert [finding.id for finding in found("device-order", facts)] == ["device-order"]
 
 
-def test_who_set_a_variable_is_named():
+def test_environment_finding_names_who_set_a_variable():
     (finding,) = found(
         "launch-blocking-on",
         {"CUDA_LAUNCH_BLOCKING": "1", "env_from.CUDA_LAUNCH_BLOCKING": "inherited from pid 7 (bash)"},
@@ -308,7 +308,7 @@ def test_the_variable_of_cublas_costs_at_most_the_hosts_time_in_products():
     assert finding.share == pytest.approx(0.05)  # the GPU is the limit for the rest
 
 
-def test_where_determinism_is_asked_for_the_variable_is_not_held_against_the_program():
+def test_cublas_variable_is_no_finding_when_determinism_is_asked_for():
     finding = watched("cublas-env-regex", REGEX, live={"live.deterministic_algorithms": True})
     assert finding.severity == "low"
 

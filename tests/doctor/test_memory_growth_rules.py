@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from dynotune.schema.model import ModelCall
+from dynotune.schema.observation import GrownObjects, GrownType
 
 from .observations import timing
 from .test_loader_rules import found, lacks
@@ -124,7 +125,7 @@ def test_a_process_that_holds_now_more_now_less_does_not_leak():
     assert "leak-graph-kept" in found(holds(rss_levels_bytes=[mb << 20 for mb in rises], **grows))
 
 
-def test_what_fills_up_ends_and_is_no_leak():
+def test_leak_finding_is_silent_when_growth_ends():
     filling = [mb << 20 for mb in (494, 539, 570, 571, 596, 602, 622, 641, 635)]
     grows: dict[str, Any] = {"rss_growth_bytes": filling[-1] - filling[0], "allocators": []}
     assert "leak-graph-kept" not in found(holds(rss_levels_bytes=filling, **grows))
@@ -136,7 +137,7 @@ def test_what_fills_up_ends_and_is_no_leak():
     assert "leak-graph-kept" not in found(holds(allocators=[on_device]))
 
 
-def test_what_a_profiler_keeps_is_no_leak_of_the_programs():
+def test_leak_finding_is_silent_when_a_profiler_keeps_the_memory():
     grows: dict[str, Any] = {"rss_growth_bytes": 400 << 20, "allocators": []}
     profiled = {"live.profiler_place": "train.py:3"}
     assert "leak-graph-kept" not in found(holds(live=profiled, **grows))
@@ -144,3 +145,13 @@ def test_what_a_profiler_keeps_is_no_leak_of_the_programs():
 
 def test_growth_is_unknown_where_it_was_not_followed():
     assert lacks(holds(rss_growth_bytes=None), "leak-graph-kept") == ["growth of the process's memory"]
+
+
+def test_leak_finding_names_objects_that_each_step_leaves_behind():
+    per_step = timing().num_steps
+    grown = [GrownType("torch.Tensor", 900, 40), GrownType("builtins.cell", 900, 20), GrownType("builtins.dict", 90, 2)]
+    observation = holds(allocators=[], graph_nodes_growth=12 * per_step)
+    counted = msgspec.structs.replace(observation, objects=GrownObjects(num_steps=20, grown=grown))
+    evidence = found(counted)["leak-graph-kept"].evidence
+    assert "each step leaves behind 2.0 torch.Tensor, 1.0 builtins.cell" in evidence
+    assert not any("leaves behind" in text for text in found(observation)["leak-graph-kept"].evidence)

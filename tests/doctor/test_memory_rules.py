@@ -51,7 +51,7 @@ def test_emptying_the_cache_in_the_loop():
     assert (unseen.severity, isinstance(unseen.share, Unknown)) == ("low", True)
 
 
-def test_what_emptying_brings_with_it_is_not_named_beside_it():
+def test_emptying_finding_takes_in_the_retries_that_it_brings():
     live = {"live.empty_cache_calls": 50, "live.empty_cache_place": ""}
     (finding,) = found(holds(loss("alloc-retries", 0.2), live=live)).values()
     assert (finding.id, finding.also, finding.share) == ("empty-cache-in-loop", ["alloc-retries"], 0.2)

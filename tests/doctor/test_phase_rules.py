@@ -19,7 +19,7 @@ def work(kind: str, share: float, **fields) -> PeriodicWork:
 
 
 @pytest.mark.parametrize(("kind", "id_"), [("validation", "validation-often"), ("other", "periodic-work")])
-def test_it_is_told_with_its_place_and_how_often_it_comes(kind, id_):
+def test_periodic_finding_tells_the_works_place_and_how_often_it_comes(kind, id_):
     finding = found(on_cpu(periodic=[work(kind, 0.3)]))[id_]
     assert (finding.share, finding.severity, finding.where) == (0.3, "high", Place("train.py(30): main"))
     assert "30% of the time, after every 10 steps" in finding.claim
@@ -30,7 +30,7 @@ def test_a_small_part_under_an_unknown_name_is_no_alarm():
     assert found(on_cpu(periodic=[work("other", 0.2)]))["periodic-work"].severity == "low"
 
 
-def test_what_begins_inside_a_library_is_the_calls_own_work():
+def test_periodic_finding_is_low_when_the_work_begins_inside_a_library():
     # Every step calls generate() there, and some of them begin with a new prompt.
     prefill = work("other", 0.4, function="/venv/lib/python3.12/site-packages/transformers/utils.py(3208): _sample")
     assert found(on_cpu(periodic=[prefill]))["periodic-work"].severity == "low"
@@ -40,7 +40,7 @@ def test_what_begins_inside_a_library_is_the_calls_own_work():
 
 
 @pytest.mark.parametrize("one", [work("other", 0.005), work("other", 0.3, num_steps=1, every=None)])
-def test_what_is_small_or_was_seen_once_is_not_told(one):
+def test_periodic_finding_is_silent_when_work_is_small_or_was_seen_once(one):
     assert "periodic-work" not in found(on_cpu(periodic=[one]))
 
 

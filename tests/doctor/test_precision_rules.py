@@ -39,7 +39,7 @@ def test_a_device_that_gains_less_from_tf32_is_told_less():
     assert finding.share == pytest.approx(0.25)
 
 
-def test_where_bfloat16_gives_more_beyond_tf32_that_counts():
+def test_precision_finding_counts_bfloat16_when_it_gives_more_beyond_tf32():
     traced = {"kernels": [kernels(matmul=0.1, convolution=0.9)]}
     finding = found(on_gpu(lost("fp32-matmul-no-tf32", 0.1), traced=traced))["fp32-matmul-no-tf32"]
     assert finding.share == pytest.approx(0.9 * 0.5 + 0.1 * (1 / 7.4 - 1 / 14.8))

@@ -174,7 +174,7 @@ def test_starts_that_lost_nothing_speak_against_it(id_, changes):
     assert found(id_, changes) == []
 
 
-def test_whether_an_unwatched_program_loses_its_compile_cache_is_unknown():
+def test_compile_cache_finding_is_unknown_when_the_program_was_not_watched():
     assert missing("compile-cold-cache", COMPILED | {"cache.inductor.lasts": NOBODY}) == "cache.inductor.lasts"
     _, unknown = examine(ObservationView(Observation(facts=h200())), "program")
     assert "compile-cold-cache" in {each.id for each in unknown}

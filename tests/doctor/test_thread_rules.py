@@ -102,7 +102,7 @@ def test_threads_that_take_much_of_cores_that_are_used_up_compete_for_those():
     assert "threads-compete" not in found(_competing(maker, **crowded))
 
 
-def test_what_a_librarys_thread_computes_is_no_work_of_the_programs():
+def test_competing_threads_finding_leaves_out_threads_of_libraries():
     # Torch's thread that pins batches: it was seen once at a line that is none of torch's.
     pins = thread(Line(function="<string>(1): <lambda>", num=1), of_steps=False, name="_pin_memory_loop", cpu_s=2.5)
     assert "threads-compete" not in found(_competing(pins))

@@ -64,7 +64,7 @@ def test_batches_from_pageable_memory():
     assert settings(finding) == ["loader.pin_memory=true", "transfer.non_blocking=true"]
 
 
-def test_what_the_bus_needs_at_least_is_not_counted_as_lost():
+def test_pinning_finding_leaves_out_the_least_time_that_the_bus_needs():
     finding = found(moves(lost("pin-memory-off", 0.3), rows=(PAGEABLE,), facts=PCIE_5))["pin-memory-off"]
     assert finding.share == pytest.approx(0.3 * (1 - 8 / 63.04))
 
@@ -165,7 +165,7 @@ def test_waiting_for_each_pinned_copy():
     assert "h2d-blocking" not in found(moves(lost("h2d-blocking", 0.005), rows=(PINNED,)))
 
 
-def test_what_is_queued_late_for_copies_of_pageable_memory_is_its_cost():
+def test_pinning_finding_counts_work_queued_late_for_pageable_copies():
     # Copies that take no time themselves, and the host waits for each.
     late = {"h2d-blocking": 0.06}
     small = found(moves(lost("host-bound", 0.07), rows=(PAGEABLE,), without=late, shares={"host": 0.075}))
@@ -224,7 +224,7 @@ def test_the_share_is_what_bytes_would_save_when_images_are_sent_as_floats():
         sends(images(), 4000),
     ],
 )
-def test_what_is_sent_as_bytes_or_cannot_be_is_no_finding(given):
+def test_float_transfer_finding_is_silent_when_bytes_are_sent_or_cannot_be(given):
     assert "transfer-float" not in found(given)
 
 
@@ -276,7 +276,7 @@ def test_a_full_link_is_named_by_what_fills_it():
         assert "pcie-saturated" in finding.also
 
 
-def test_what_is_sent_is_unknown_where_no_batch_was_looked_at():
+def test_float_transfer_finding_is_unknown_when_no_batch_was_looked_at():
     assert lacks(sends(None), "transfer-float") == ["a batch of the loader"]
 
 

@@ -44,7 +44,7 @@ def test_tables_that_are_small_sparse_or_used_whole_are_no_fault():
     assert "embedding-grads-dense" not in embedded(optimizers=[])
 
 
-def test_what_the_optimizer_takes_is_shared_by_parameters_where_it_was_seen():
+def test_dense_gradients_finding_takes_the_tables_share_of_the_optimizer():
     step = Line(function="train.py(9): main", text="opt.step()", callee="/lib/torch/optim/optimizer.py(5): w", num=60)
     seen = [Thread(of_steps=True, num=100, cpu_s=5.0, lines=[step])]
     table = Table(num_rows=300_000, num_bytes=300_000 * 256, sparse=False)

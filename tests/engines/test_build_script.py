@@ -137,7 +137,7 @@ def test_each_profile_is_compared_with_onnx_runtime_on_the_same_inputs_and_timed
     assert all("--allocationStrategy=profile" in words for words in timed)
 
 
-def test_it_stops_at_the_first_tool_that_fails(tmp_path):
+def test_build_script_stops_at_the_first_tool_that_fails(tmp_path):
     started, done = run(build_script(TWO, is_dynamic=True), tmp_path, FAILS="--trt")
     assert done.returncode == 1
     assert [words[0] for words in started] == ["trtexec", "polygraphy", "polygraphy"]

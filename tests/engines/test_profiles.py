@@ -56,7 +56,7 @@ SIZES = st.dictionaries(st.integers(1, 30), st.integers(1, 50), min_size=1, max_
 
 @given(sizes=SIZES, num=st.integers(1, 4))
 @settings(max_examples=150)
-def test_where_one_dimension_varies_no_other_profiles_of_their_number_waste_less(sizes, num):
+def test_profiles_waste_least_of_their_number_when_one_dimension_varies(sizes, num):
     sizes = sorted(sizes.items())
     plan = plan_profiles(histogram(*((2, size) for size, _ in sizes), num=[count for _, count in sizes]), num)
 
@@ -77,7 +77,7 @@ def test_where_one_dimension_varies_no_other_profiles_of_their_number_waste_less
     num=st.none() | st.integers(1, 8),
 )
 @settings(max_examples=100)
-def test_whatever_varies_all_is_held_and_no_profile_is_without_a_call(shapes, num):
+def test_profiles_hold_all_calls_and_none_is_without_a_call(shapes, num):
     plan = plan_profiles(histogram(*({"a": [b, c], "b": [b, d]} for b, c, d in shapes)), num)
     for call in plan.histogram.calls:
         assert any(holds(profile, call.shapes) for profile in plan.profiles)

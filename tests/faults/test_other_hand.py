@@ -37,7 +37,9 @@ def diagnosed(name: str) -> Diagnosis:
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in COSTS_NOTHING | OBSERVED_ONCE])
-def test_what_another_hand_planted_comes_first_and_nothing_of_note_beside_it(name: str) -> None:
+def test_diagnosis_puts_a_planted_fault_first_with_nothing_of_note_beside_it_when_another_hand_planted_it(
+    name: str,
+) -> None:
     findings = diagnosed(name).findings
     planted = set(PROGRAMS[name]["plants"])
     if planted:

@@ -45,7 +45,7 @@ def run(fault: Fault, dose: int, forked: Forked, folder: Path) -> subprocess.Com
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ON_CPU, ids=lambda fault: fault.program.removesuffix(".py"))
-def test_it_ends_by_itself_with_its_rate_at_no_dose_and_at_the_largest(
+def test_program_ends_by_itself_with_its_rate_at_no_dose_and_at_the_largest(
     fault: Fault, forked: Forked, tmp_path: Path
 ) -> None:
     if fault.program in SLOW:

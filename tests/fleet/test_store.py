@@ -287,7 +287,7 @@ def test_a_folder_that_is_not_there_is_no_traceback(tmp_path):
         open_store(f"sqlite:///{tmp_path / 'none' / 'studies.db'}", pytest.fail)
 
 
-def test_what_is_not_installed_is_said_with_how_to_install_it(monkeypatch):
+def test_open_store_says_how_to_install_a_module_that_is_missing(monkeypatch):
     for module in ("sqlalchemy", "psycopg"):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(UsageError, match=f"needs {module}, which is not installed") as refused:

@@ -220,7 +220,7 @@ def test_a_call_returns_before_the_gpu_has_done_it():
         done.synchronize()
 
 
-def test_what_a_model_keeps_by_shape_lives_as_long_as_the_graph():
+def test_tensors_that_a_model_keeps_by_shape_live_as_long_as_the_graph():
     lengths = (4, 60_000, 90_000)
     with Engine(Anchored().cuda(), [(2, length) for length in lengths], compile=False) as engine:
         captured(engine)

@@ -127,7 +127,7 @@ def test_a_program_that_cannot_be_recorded_is_left_alone(answer, before, env, re
 
 
 @pytest.mark.parametrize("program", [TRAINS, MIXED], ids=["float32", "autocast"])
-def test_what_is_predicted_without_the_gpu_is_what_is_held_on_it(answer, program):
+def test_memory_predicted_without_the_gpu_equals_memory_held_on_it(answer, program):
     live, _ = answer("64", program=program)
     pretended, _ = answer("64", program=program, card="H100-80GB", env={"CUDA_VISIBLE_DEVICES": ""})
     held, predicted = (account.ranks[0].peak for account in (live, pretended))

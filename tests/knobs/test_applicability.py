@@ -48,7 +48,7 @@ def test_versions_are_compared_as_numbers(version):
 
 
 @pytest.mark.parametrize("knob", knobs.all_knobs(), ids=lambda knob: knob.id)
-def test_what_is_not_known_is_left_to_the_readback(knob):
+def test_applicability_leaves_a_setting_to_the_readback_when_facts_are_unknown(knob):
     knobs.check_applies(Setting(knob.id, True), {})
     knobs.check_applies(Setting(knob.id, True), dict.fromkeys(knob.needs, Unknown("no driver")))
 

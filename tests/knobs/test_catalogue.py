@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from dynotune import knobs
+from dynotune.agent.facts import live
 from dynotune.doctor import all_rules
 from dynotune.schema.knob import AllocConf, Constructor, Method
 from dynotune.schema.setting import Setting
@@ -51,6 +52,12 @@ def _paths(site):
     if isinstance(site, Constructor | Method):
         return site.targets
     return [getattr(site, field) for field in ("path", "set", "get") if hasattr(site, field)]
+
+
+def test_live_facts_of_knobs_are_facts_that_the_agent_gives():
+    torch = pytest.importorskip("torch")
+    given = {f"live.{name}" for name in live.facts(torch)}
+    assert {knob.live_fact for knob in knobs.all_knobs()} - {""} <= given
 
 
 def test_every_allocator_key_is_one_that_torch_knows():
@@ -109,11 +116,11 @@ def test_only_the_user_sets_a_variable_that_is_not_known_to_do_nothing_but_tune(
     ],
     ids=str,
 )
-def test_what_a_recipe_may_set_depends_on_the_variable_and_its_value(setting, typed):
+def test_must_be_typed_depends_on_the_variable_and_its_value(setting, typed):
     assert knobs.must_be_typed(setting) == typed
 
 
-def test_what_the_doctor_offers_a_recipe_may_set():
+def test_recipe_may_set_all_variables_that_the_doctor_offers():
     """Else a recipe that tune writes by itself could not be applied."""
     offered = [text.partition("=") for rule in all_rules().values() for text in rule.candidates]
     variables = [Setting(knob, value or "1") for knob, _, value in offered if knob.startswith("env.")]

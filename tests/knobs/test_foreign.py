@@ -33,7 +33,7 @@ def test_no_variable_of_a_recipe_names_a_file_of_code(value):
     assert not known or "/" not in value
 
 
-def test_what_to_type_is_quoted_and_holds_no_secret():
+def test_how_to_type_quotes_values_and_holds_no_secret():
     assert knobs.how_to_type(Setting("env.A", "1 $x")) == "--set 'env.A=1 $x'"
     assert knobs.how_to_type(Setting("env.HF_TOKEN", "abc")) == "--set env.HF_TOKEN=VALUE"
 

@@ -57,7 +57,7 @@ def test_a_setting_is_parsed_into_its_knobs_type(text, value):
         ("=", "dynotune knobs"),
     ],
 )
-def test_what_cannot_be_set_is_refused_with_what_can(text, hint):
+def test_setting_text_is_refused_with_a_hint_when_it_cannot_be_set(text, hint):
     with pytest.raises(UsageError) as error:
         knobs.parse(text)
     assert hint in error.value.hint

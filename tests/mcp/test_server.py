@@ -66,7 +66,7 @@ def said(result: Any) -> str:
     return "".join(part.text for part in result.content)
 
 
-def test_what_runs_nothing_answers_at_once_and_within_its_bound(project):
+def test_tools_that_run_nothing_answer_at_once_and_within_their_bound(project):
     calls = [("doctor", {}), ("knobs", {}), ("explain", {"id": "num-workers-zero"}), ("explain", {"id": "nonsense"})]
     answers = ask(project, *calls, allow_run=False)
     assert [answer.is_error for answer in answers] == [False] * 4
@@ -128,7 +128,7 @@ def test_a_job_that_is_stopped_ends(project):
         ("knobs", {"id": "a\0b"}, "holds a NUL"),
     ],
 )
-def test_what_lies_outside_or_is_no_value_is_refused(project, tool, arguments, reason):
+def test_tools_refuse_paths_outside_the_project_and_bad_values(project, tool, arguments, reason):
     (project / "link").symlink_to(project.parent)
     (answer,) = ask(project, (tool, arguments))
     assert answer.is_error

@@ -1,7 +1,6 @@
 """Terms of a history that is made by hand: who owns a block, and what the moment of its allocation says of others."""
 
 from dynotune import memory
-from dynotune.memory.accounting import _of_lists
 from dynotune.schema.facts import Unknown
 from dynotune.schema.memory import DeviceOwners, Moment, Owners
 from dynotune.schema.trace_summary import Place
@@ -36,7 +35,7 @@ def accounted(
 STEP = [("begin", 0), ("forward", 1), ("forward_end", 4), ("update", 6), ("step", 8)]
 
 
-def test_what_nobody_owns_is_told_by_when_it_was_allocated():
+def test_accounting_names_memory_without_an_owner_by_when_it_was_allocated():
     found = accounted(
         [
             Life(0 * MIB, MIB, -1, 8),  # older: nobody knows
@@ -111,9 +110,16 @@ def test_terms_always_add_up():
         assert moment.of("unknown") == 0
 
 
+def held(modules: list[str]) -> dict[str, int]:
+    """The bytes of modules of lists, where each of the modules keeps 64 bytes."""
+    lives = [Life(64 * index, 64, 1, 8, LINE, name) for index, name in enumerate(modules)]
+    peak = accounted(lives, num_events=8, marks=STEP, trains=False).peak
+    (activations,) = [term for term in peak.terms if term.name == "activations"]
+    return activations.blocks
+
+
 def test_each_module_of_a_list_holds_what_is_below_it_however_many_there_are():
-    below = {f"blocks.{block}.{part}": 64 for block in range(32) for part in ("attn.qkv", "mlp.0", "mlp.2")}
-    held = _of_lists(below)
-    assert {held[f"blocks.{block}"] for block in range(32)} == {192}
-    assert held["blocks.3.mlp.2"] == 64
-    assert _of_lists({"conv.weight2": 5}) == {}
+    parts = [f"blocks.{block}.{part}" for block in range(32) for part in ("attn.qkv", "mlp.0", "mlp.2")]
+    assert {held(parts)[f"blocks.{block}"] for block in range(32)} == {192}
+    assert held(parts)["blocks.3.mlp.2"] == 64
+    assert held(["conv.weight2"]) == {}

@@ -88,7 +88,7 @@ def allocated(model):
 
 
 @given(STEPS, SETTINGS)
-def test_whatever_is_asked_the_sums_agree_and_all_can_be_given_back(steps, settings):
+def test_allocators_sums_agree_and_all_can_be_given_back(steps, settings):
     model = CachingAllocator(settings)
     live = {}
     for number, (size, choice, stream) in enumerate(steps):

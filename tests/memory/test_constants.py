@@ -32,7 +32,7 @@ def test_a_card_that_is_unknown_or_could_be_two_is_refused_with_those_that_are_k
     assert "H100-80GB" in caught.value.hint
 
 
-def test_what_was_measured_elsewhere_is_taken_with_a_wider_interval_and_says_so():
+def test_context_has_a_wider_interval_and_says_so_when_it_was_measured_on_another_card():
     known, spread, _ = memory.outside(memory.gpu("H100-80GB"), "2.11.0+cu130", convolves=True)
     other, wider, notes = memory.outside(memory.gpu("A100-80GB"), "2.11.0+cu130", convolves=True)
     # A typical context is less than that which was measured.

@@ -36,7 +36,7 @@ def trained(batch, sample=100 * MIB):
     st.integers(MIB, 200 * MIB),
     st.integers(0, 8 * GIB),
 )
-def test_what_grows_with_the_batch_is_predicted_to_a_segment(first, more, asked, sample, weights):
+def test_capacity_predicts_memory_that_grows_with_the_batch_to_a_segment(first, more, asked, sample, weights):
     runs = {}
     for batch in (first, first + more):
         runs |= measured(batch, context=500 * MIB, weights=weights, activations=batch * sample)
@@ -74,7 +74,7 @@ def test_an_argument_that_does_not_change_memory_is_told():
     assert "takes no more memory" in memory.capacity(same, card="GPU 0", limit_bytes=80 * GIB).reason
 
 
-def test_what_the_model_misses_widens_the_margin():
+def test_capacity_widens_its_margin_when_the_model_misses_a_run():
     bent = trained(8) | trained(16) | measured(24, context=500 * MIB, weights=2 * GIB, activations=6 * GIB)
     found = memory.capacity(bent, card="GPU 0", limit_bytes=80 * GIB)
     assert found.residual > 0.02
@@ -97,7 +97,7 @@ def test_of_one_batch_it_is_said_whether_it_fits_and_nothing_of_others():
 @pytest.mark.parametrize(
     ("batch", "verdict"), [(180, "fits"), (200, "too-close"), (240, "too-close"), (280, "does-not-fit")]
 )
-def test_what_is_uncertain_is_too_close_to_either_side_of_the_limit(batch, verdict):
+def test_capacity_calls_batches_too_close_when_uncertainty_reaches_over_the_limit(batch, verdict):
     runs = trained(8) | trained(16)
     found = memory.capacity(runs, card="GPU 0", limit_bytes=24 * GIB, spread_bytes=3 * GIB, asked=[batch])
     assert {fit.batch: fit.verdict for fit in found.fits}[batch] == verdict

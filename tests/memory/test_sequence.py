@@ -94,14 +94,14 @@ def test_runs_that_differ_in_more_than_sizes_are_matched_as_far_as_they_go(other
     assert found(64) == pytest.approx(reserved(steps(64)), rel=0.02)
 
 
-def test_what_grows_with_the_square_of_the_argument_is_recognised():
+def test_sequence_recognises_sizes_that_grow_with_the_square_of_the_argument():
     first, second = lives(steps(8)), lives(steps(32))  # as a side of 8 and of 16
     found = matched(first, second, (8, 16))
     assert found is not None
     assert found(24) == pytest.approx(reserved(steps(72)), rel=0.01)
 
 
-def test_what_has_a_constant_part_is_interpolated_and_a_kernels_workspace_grows_like_the_rest():
+def test_sequence_interpolates_constant_parts_and_lets_a_workspace_grow_like_the_rest():
     def run(batch):
         blocks = [Life(0, (512 + 10 * batch) * MIB, 0, 6), Life(1, 10 * batch * MIB, 1, 6), Life(2, 3 * MIB, 2, 6)]
         return Lives(0, [*blocks, Life(3, (40 + batch) * MIB, 3, 4)], 6, [])

@@ -47,7 +47,7 @@ def test_words_say_how_a_program_runs():
         asked.asked("tf32,fsat")
 
 
-def test_what_a_tool_chose_is_put_in_those_words():
+def test_tools_choices_are_put_in_the_words_of_asked():
     words = peers.words_of_autotune(
         {"precision": "amp_bf16", "compile": "reduce-overhead", "channels_last": True, "fused_opt": False}
     )
@@ -269,7 +269,7 @@ def test_a_command_that_takes_too_long_is_ended(tmp_path):
     assert "longer" in row["failed"]
 
 
-def test_what_is_kept_of_a_comparison_can_be_told():
+def test_kept_row_of_a_comparison_can_be_told():
     measured = json.loads((RESULTS / "cublas_small_matrices.json").read_text())
     row = parts.of_comparison(measured["comparison"])
     assert len(row["pairs"]) == row["num_pairs"]

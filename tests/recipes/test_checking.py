@@ -255,7 +255,7 @@ def test_a_setting_that_cannot_be_applied_names_the_recipe(knob, value, said):
     assert error.value.message.isprintable()
 
 
-def test_what_only_the_user_may_set_is_left_out_and_said_with_what_to_type():
+def test_settings_that_only_the_user_may_set_are_left_out_with_the_option_to_type():
     found = recipe({"env.OMP_DYNAMIC": 1, "env.LD_PRELOAD": "x .so", "loader.num_workers": 2})
     applied, left_out = checking.settings(found, "mine.toml")
     assert [setting.knob for setting in applied] == ["env.OMP_DYNAMIC", "loader.num_workers"]
@@ -299,12 +299,12 @@ def said(recipe, facts=FACTS, command=COMMAND, **asked):
         ),
     ],
 )
-def test_what_differs_is_said_from_what_to_what(fact, value, text):
+def test_recipe_check_says_a_difference_from_what_to_what(fact, value, text):
     assert said(recipe(), FACTS | {fact: value}) == [text]
     assert said(recipe(), FACTS | {"python.version": "3.12.0"}) == []
 
 
-def test_where_there_is_no_gpu_their_number_says_it_all():
+def test_recipe_check_names_only_the_number_of_gpus_when_there_is_none():
     assert said(recipe(), FACTS | {name: NO_GPU[name] for name in ("gpu.count", "gpu.name", "gpu.driver")}) == [
         "number of GPUs differs: 1 where it was proved, 0 here"
     ]
@@ -312,7 +312,7 @@ def test_where_there_is_no_gpu_their_number_says_it_all():
     assert said(without, NO_GPU, strict=True) == []
 
 
-def test_what_the_recipe_does_not_say_counts_only_where_it_is_strict():
+def test_recipe_check_counts_facts_that_the_recipe_lacks_only_when_it_is_strict():
     bare = Recipe(Header(recipes.SCHEMA))
     assert said(bare) == []
     assert "torch: the recipe does not name the one it was proved on" in said(bare, strict=True)
@@ -358,7 +358,7 @@ def test_another_command_is_told_by_what_differs(other, proved, here):
         (["pypy", "t.py"], ["python", "t.py"]),
     ],
 )
-def test_what_is_no_folder_counts(one, other):
+def test_command_hash_differs_when_words_that_are_no_folder_differ(one, other):
     assert checking.command_hash(one) != checking.command_hash(other)
 
 

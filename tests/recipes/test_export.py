@@ -112,14 +112,14 @@ def test_keys_of_the_allocator_are_one_variable_whose_name_follows_the_version_o
         ("precision.quantize_keep", "head\nrm", "filter_fn: all nn.Linear besides those in 'head\\nrm'"),
     ],
 )
-def test_what_is_no_variable_is_named_with_the_line_of_python(knob, value, line):
+def test_export_names_settings_that_are_no_variable_with_their_line_of_python(knob, value, line):
     shown = made((knob, value))
     assert list(shown.code.values()) == [line]
     for write in (formats.shell, formats.docker, formats.kubernetes):
         assert f"#     {line}  # {knob}=" in write(shown)
 
 
-def test_what_no_line_of_python_does_is_left_to_dynotune_and_a_line_that_does_it_is_not_denied():
+def test_export_leaves_a_setting_to_dynotune_only_when_no_line_of_python_does_it():
     assert made(("decode.backend", "opencv")).beside == {
         "decode.backend=opencv": "no line of code does it: dynotune run applies it."
     }
@@ -267,7 +267,7 @@ def test_an_administrators_file_has_the_sysctls_of_findings_and_names_the_rest()
     assert "#     sudo nvidia-smi -pl 700\n" in text and "looked-at" not in text
 
 
-def test_where_nothing_is_found_nothing_is_invented():
+def test_export_invents_nothing_when_nothing_is_found():
     text = formats.sysctl("recipe.toml", [], [])
     assert without_comments(text) == []
     assert "# Nothing to set" in text

@@ -63,7 +63,7 @@ def single_spaced(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_it_begins_with_the_command_the_bottleneck_and_the_verdict():
+def test_diagnosis_begins_with_the_command_the_bottleneck_and_the_verdict():
     lines = text_of(diagnosis()).splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["command", "steps", "bottleneck", "verdict"]
     assert "python train.py --data 'my photos'" in lines[0]
@@ -108,7 +108,7 @@ def test_a_finding_says_what_it_costs_where_and_what_to_paste():
     assert "  dynotune compare loader.num_workers=4 loader.persistent_workers=true -- python" in text
 
 
-def test_what_is_pasted_gives_a_knob_one_value():
+def test_pasted_line_gives_a_knob_one_value():
     workers = [Setting("loader.num_workers", num) for num in (5, 6)]
     found = msgspec.structs.replace(WORKERS, candidates=[*workers, Setting("loader.persistent_workers", True)])
     text = text_of(diagnosis(findings=[found]), width=140)
@@ -116,7 +116,7 @@ def test_what_is_pasted_gives_a_knob_one_value():
 
 
 @pytest.mark.parametrize("width", [30, 50, 80, 200])
-def test_what_is_pasted_says_to_the_shell_what_was_run(width):
+def test_pasted_line_says_to_the_shell_what_was_run(width):
     command = ["python", "a b.py", "$(rm -rf /)", "'", "--x=*", *(f"--option-{index}=1" for index in range(20))]
     found = msgspec.structs.replace(WORKERS, candidates=[Setting("env.A", "1 2"), Setting("loader.num_workers", 4)])
     text = text_of(diagnosis(command=command, findings=[found], bottleneck="none"), width=width)
@@ -149,7 +149,7 @@ def test_lines_for_an_administrator_and_remedies_are_shown_as_they_are():
         ("speed", 0.043, "up to 4.3% of a step"),
     ],
 )
-def test_what_a_finding_costs_is_said_in_words(kind, share, said):
+def test_finding_says_its_cost_in_words(kind, share, said):
     found = msgspec.structs.replace(WORKERS, kind=kind, share=share)
     assert re.search(rf"num-workers-zero  {said}\s*$", text_of(diagnosis(findings=[found])), re.MULTILINE)
 
@@ -162,7 +162,7 @@ def test_findings_of_jitter_follow_the_others_when_a_diagnosis_has_both():
     assert "the slowest step took 90 ms, a typical step 22 ms" in single_spaced(text_of(diagnosis(steps=slow)))
 
 
-def test_what_is_not_known_is_folded_by_its_reason_and_cut_at_ten():
+def test_unknown_rules_are_folded_by_their_reason_and_cut_at_ten():
     unknown = [NotKnown(f"rule-{index}", "the trace", "nothing was recorded") for index in range(5)]
     unknown += [NotKnown(f"other-{index}", f"fact.{index}", "no NVML here") for index in range(12)]
     text = single_spaced(text_of(diagnosis(unknown=unknown), width=140))
@@ -200,7 +200,7 @@ def test_without_shares_or_findings_the_rest_is_shown():
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_what_programs_say_cannot_harm_the_terminal_and_nothing_is_wider_than_it(width):
+def test_diagnosis_of_hostile_texts_cannot_harm_the_terminal_and_is_no_wider_than_it(width):
     nasty = Finding(
         id="x",
         severity="low",

@@ -39,7 +39,7 @@ def test_a_finding_fits_and_says_what_why_and_how(width):
         assert part in text
 
 
-def test_what_is_not_known_of_the_machine_is_called_unknown():
+def test_doctor_report_calls_facts_unknown_when_the_machine_does_not_say():
     lines = shown(facts={"gpu.count": Unknown("the driver does not answer")})
     assert "GPU      unknown: the driver does not answer" in lines
     assert any(line.startswith("python   unknown") for line in lines)
@@ -57,7 +57,7 @@ def test_rules_that_lack_the_same_stand_together():
     assert lines.count("  a busy GPU: it is idle now") == 1
 
 
-def test_what_one_machine_alone_knows_is_named_once_and_apart():
+def test_doctor_report_names_facts_of_one_machine_alone_once_and_apart():
     differences = [
         Difference(fact="torch.cudnn", here="9.1", there="9.2", matters="other algorithms"),
         Difference(fact="host.governor", here=Unknown("no"), there="powersave", matters="clocks"),

@@ -69,7 +69,7 @@ def test_an_unknown_peak_says_why() -> None:
     assert "The peak is not known: the history is cut" in told(msgspec.structs.replace(ACCOUNT, ranks=[rank]))
 
 
-def test_what_fits_is_told_with_its_margin() -> None:
+def test_memory_report_tells_the_largest_batch_with_its_margin() -> None:
     runs = {batch: moment(weights=2, activations=batch / 8, context=0.5) for batch in (8, 16)}
     capacity = memory.capacity(runs, card="GPU 0", limit_bytes=24 * GIB)
     assert not isinstance(capacity, Unknown)

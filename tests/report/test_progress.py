@@ -68,7 +68,7 @@ def test_progress_says_a_pair_in_the_unit_of_its_objective():
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_what_is_said_wraps_at_words_on_a_terminal_and_is_one_line_in_a_log(is_terminal):
+def test_progress_wraps_texts_at_words_on_a_terminal_and_keeps_one_line_in_a_log(is_terminal):
     file, text = io.StringIO(), "it is 5.59 times as fast " * 20
     with Progress(Console(file=file, width=77, force_terminal=is_terminal, no_color=True)) as progress:
         progress.say(text.strip())

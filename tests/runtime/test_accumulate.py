@@ -207,7 +207,7 @@ def test_fully_sharded_modules_are_told_when_to_reduce():
     assert told == [False, "forward", True, "forward", "forward"]
 
 
-def test_it_takes_a_prefetcher():
+def test_accumulate_takes_a_prefetcher():
     batches = [rows(4) for _ in range(5)]
     model = model_of()
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
@@ -263,7 +263,7 @@ def test_no_micro_batches_make_no_steps():
         ({"weight": lambda batch: float("nan")}, "weighs nan"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_the_optimizer_steps(options, says):
+def test_accumulate_refuses_bad_options_before_the_optimizer_steps(options, says):
     model = model_of()
     before = [parameter.clone() for parameter in model.parameters()]
     arguments = {"num_steps": 2, "loss": mean_loss, **options}

@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_replaced_is_written_in_place(mounted_file):
     assert [path.name for path in mounted_file.parent.iterdir()] == [mounted_file.name]
 
 
-def test_what_is_beside_the_file_stays_whatever_its_name(tmp_path):
+def test_atomic_write_leaves_neighbouring_files_alone_whatever_their_names(tmp_path):
     (tmp_path / "out.json.partial").write_text("precious")
     atomic.probe(tmp_path / "out.json")
     atomic.write(tmp_path / "out.json", b"content")

@@ -21,7 +21,7 @@ def umask(request):
     os.umask(before)
 
 
-def test_it_is_private_with_all_that_had_to_be_made_above_it(umask, tmp_path):
+def test_private_folder_is_private_with_all_that_had_to_be_made_above_it(umask, tmp_path):
     made = private.folder(tmp_path / "a" / "b", "c", "d")
     assert made == tmp_path / "a" / "b" / "c" / "d"
     assert {mode(path) for path in (tmp_path / "a").rglob("*")} | {mode(tmp_path / "a")} == {0o700}

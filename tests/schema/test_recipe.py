@@ -62,7 +62,7 @@ def test_a_recipe_that_is_written_is_read_as_it_was(recipe):
 
 
 @pytest.mark.parametrize("value", ["a\0b", "\udcff"])
-def test_what_no_text_file_can_hold_is_refused(tmp_path, value):
+def test_recipe_write_refuses_values_that_no_text_file_can_hold(tmp_path, value):
     path = tmp_path / "recipe.toml"
     path.write_text("precious")
     with pytest.raises(UsageError, match="cannot be written"):
@@ -164,7 +164,7 @@ def test_a_recipe_written_by_hand_is_read(tmp_path, text):
         (b"#" * (recipes.LARGEST_BYTES + 1), "too large"),
     ],
 )
-def test_what_is_no_recipe_is_refused_with_the_reason(tmp_path, text, said):
+def test_recipe_read_refuses_a_file_that_is_no_recipe_with_the_reason(tmp_path, text, said):
     with pytest.raises(RecordError, match=said) as error:
         read(tmp_path, text)
     assert "recipe.toml" in error.value.message
@@ -172,7 +172,7 @@ def test_what_is_no_recipe_is_refused_with_the_reason(tmp_path, text, said):
     assert len(error.value.message) < 500
 
 
-def test_what_cannot_be_read_is_told(tmp_path):
+def test_recipe_read_says_why_when_a_file_cannot_be_read(tmp_path):
     for path, said in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file"), (tmp_path / "a\0", "null")):
         with pytest.raises(RecordError, match=said):
             recipes.read(path)

@@ -83,7 +83,7 @@ def test_secrets_of_a_command_are_not_kept(command, kept):
     ],
     ids=" ".join,
 )
-def test_what_is_no_secret_stays(command):
+def test_redaction_keeps_words_that_are_no_secret(command):
     assert redaction.words(command) == command
 
 

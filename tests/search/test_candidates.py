@@ -78,7 +78,7 @@ def test_an_input_bound_program_is_offered_workers_and_no_tf32():
     assert not_offered == []
 
 
-def test_what_may_change_results_waits_for_leave_and_says_so():
+def test_settings_that_may_change_results_are_not_offered_without_leave():
     found, not_offered = offer(STARVED, TF32, BLOCKING, words={"exact": True})
     assert not names(found) & {"matmul.fp32_precision=high", "transfer.non_blocking=true"}
     reasons = {str(row.setting): row.reason for row in not_offered}
@@ -108,7 +108,7 @@ def test_allow_try_and_exclude_decide_together(exact, allow, extra, exclude):
     assert {row.setting.knob for row in not_offered} == set(EFFECTS) - wanted
 
 
-def test_what_the_program_has_already_is_no_candidate():
+def test_settings_that_the_program_has_already_are_no_candidates():
     env = {"CUDA_LAUNCH_BLOCKING": "1"}
     settings = [Setting("env.CUDA_LAUNCH_BLOCKING", UNSET), Setting("env.NVIDIA_TF32_OVERRIDE", UNSET)]
     words = {"allow": ["semantics"], "extra": ["loader.num_workers=4"]}
@@ -129,7 +129,7 @@ def test_a_finding_serves_the_objective_that_it_is_about(kind, objective):
     assert isinstance(found[0].bound, Unknown)
 
 
-def test_what_cannot_work_on_this_machine_is_not_offered_and_says_why():
+def test_settings_that_cannot_work_on_this_machine_are_not_offered_and_say_why():
     _, not_offered = offer(finding("h2d-pageable", Setting("loader.pin_memory", True)), facts=CPU)
     assert "without CUDA" in not_offered[0].reason
     refused = {"alloc.expandable_segments": "it is set twice"}
@@ -140,7 +140,7 @@ def test_what_cannot_work_on_this_machine_is_not_offered_and_says_why():
     assert not_offered[0].reason == "it is set twice"
 
 
-def test_what_needs_workers_is_not_offered_to_a_loader_that_gets_none():
+def test_worker_settings_are_not_offered_when_a_loader_gets_no_workers():
     settings = Setting("loader.persistent_workers", True), Setting("loader.prefetch_factor", 4)
     found, not_offered = offer(finding("persistent-workers", *settings), has={"loader.num_workers": 0})
     assert found == [] and len(not_offered) == 2
@@ -160,7 +160,7 @@ def test_a_loader_without_workers_is_offered_what_means_something_only_beside_th
 
 
 @pytest.mark.parametrize("excluded", ["loader.prefetch_factor", "loader.num_workers"])
-def test_what_is_left_out_by_name_is_not_offered_beside_workers_and_nothing_beside_workers_left_out(excluded):
+def test_excluded_settings_are_not_offered_and_nothing_beside_excluded_workers(excluded):
     found, not_offered = offer(STARVED, has={"loader.num_workers": 0}, words={"exclude": [excluded]})
     knobs = {candidate.setting.knob for candidate in found}
     assert excluded not in knobs
@@ -268,7 +268,7 @@ def test_without_known_cores_the_findings_values_stand():
     assert alone(found) == {"loader.num_workers=4", "loader.num_workers=8"}
 
 
-def test_what_the_user_names_is_asked_for_whether_a_finding_names_it_or_not():
+def test_named_settings_are_asked_for_whether_a_finding_names_them_or_not():
     found, _ = offer(TF32, words={"extra": ["matmul.fp32_precision=high", "cudnn.benchmark"]})
     assert {one.id: (one.asked, one.why) for one in found} == {
         "matmul.fp32_precision=high": (True, ["fp32-matmul-no-tf32"]),
@@ -351,7 +351,7 @@ def test_a_knob_without_values_of_its_own_asks_for_one_before_anything_runs():
         refuse_unfit(asked.parse(extra=["alloc.max_split_size_mb"]), Machine(facts=GPU))
 
 
-def test_what_the_user_names_and_cannot_work_is_refused_before_anything_runs():
+def test_named_settings_are_refused_before_anything_runs_when_they_cannot_work():
     for words in ({"extra": ["loader.pin_memory=true"]}, {"extra": ["loader.pin_memory"]}):
         with pytest.raises(CannotRunHere, match="without CUDA"):
             refuse_unfit(asked.parse(**words), Machine(facts=CPU))
@@ -418,7 +418,7 @@ def test_autocast_may_gain_more_than_the_tf32_that_is_named_beside_it():
     assert offer(absent, words={"allow": ["numerics"]}, shares={"device": 0.956})[0][0].bound == 0.2
 
 
-def test_what_makes_batches_expensive_does_not_bound_what_more_workers_gain():
+def test_workers_bound_is_the_whole_wait_when_batches_are_expensive_to_make():
     expensive = finding("decode-bound", WORKERS, share=0.2)
     found, _ = offer(expensive, has={"loader.num_workers": 2}, shares={"input": 0.36})
     bounds = {candidate.bound for candidate in found}
@@ -482,7 +482,7 @@ def seen(**process):
     return Observation(processes=[ProcessState(pid=1, **process)])
 
 
-def test_what_the_live_process_has_is_known_by_the_knobs_names():
+def test_present_settings_are_known_by_the_knobs_names():
     found = present(
         seen(
             live={

@@ -50,7 +50,7 @@ def test_a_plain_run_that_was_steady_and_compiled_nothing_stands_for_the_pilot(p
     assert (trial.began_s, trial.wall_s, trial.run) == (3.0, 9.0, "diagnosis/plain")
 
 
-def test_it_counts_as_if_it_had_begun_as_soon_as_the_soonest_start(pilot, tmp_path):
+def test_earlier_run_counts_as_if_begun_as_soon_as_the_soonest_start(pilot, tmp_path):
     def wrote(name, purpose, *starts_s):
         made = [process(time_to_first_step_s=first_s) for first_s in starts_s]
         (tmp_path / "diagnosis" / name).mkdir(parents=True)
@@ -84,7 +84,7 @@ def test_a_pilot_on_disk_was_launched_when_its_own_process_says_or_as_much_later
     assert earlier.pilots_on_disk(tmp_path, [trial])[""].launched_s == pytest.approx(launched_s)
 
 
-def test_what_compiles_has_a_pilot_of_its_own(pilot):
+def test_earlier_run_is_no_pilot_when_the_arm_compiles(pilot):
     assert pilot(compiled=[0]) is None
     assert pilot(processes=[EAGER, COMPILES]) is None
 

@@ -114,7 +114,7 @@ def test_compiling_is_offered_from_facts_where_no_finding_names_it():
     assert rest == []
 
 
-def test_it_stands_among_what_findings_name_by_its_bound():
+def test_candidate_from_facts_stands_among_those_of_findings_by_its_bound():
     small, large = finding("some", Setting("cudnn.benchmark", True)), finding("other", BF16)
     large = msgspec.structs.replace(large, share=0.6)
     found, _ = offer(observed(), small, large, words={"extra": ["env.A=1"]})
@@ -140,12 +140,12 @@ def test_it_stands_among_what_findings_name_by_its_bound():
         "a loader that sets the pace", "too little to save", "nothing known",
     ],
 )  # fmt: skip
-def test_it_is_not_offered_and_not_spoken_of_where_the_facts_do_not_name_it(observation):
+def test_candidate_from_facts_is_not_spoken_of_when_the_facts_do_not_name_it(observation):
     assert offer(observation) == ([], [])
 
 
 @pytest.mark.parametrize(("host", "is_offered"), [(0.05, False), (0.06, True)])
-def test_it_takes_a_quarter_of_a_step_that_could_be_saved(host, is_offered):
+def test_candidate_from_facts_takes_a_quarter_of_a_step_that_could_be_saved(host, is_offered):
     assert policy.MUCH_TO_COMPILE == 0.25
     found, _ = offer(observed(traced=trace(0.1999), parts=shares(host=host)))
     assert bool(found) == is_offered
@@ -189,12 +189,12 @@ def test_nothing_to_try_is_decided_by_what_is_forbidden_when_reasons_read_alike(
 
 
 @pytest.mark.parametrize("excluded", ["compile.mode", "compile.mode=default"])
-def test_what_the_user_leaves_out_is_left_out(excluded):
+def test_excluded_settings_are_left_out_when_facts_offer_them(excluded):
     found, (row,) = offer(observed(), words={"exclude": [excluded]})
     assert found == [] and (row.setting, row.reason) == (MODE, "left out by --exclude")
 
 
-def test_what_cannot_be_applied_here_is_not_offered_and_says_why(monkeypatch):
+def test_settings_are_not_offered_and_say_why_when_they_cannot_be_applied_here(monkeypatch):
     monkeypatch.setattr("dynotune.search.candidates.refusal", lambda *_: lambda setting: "the module is not found")
     found, (row,) = offer(observed())
     assert found == [] and row.reason == "the module is not found"
@@ -203,13 +203,13 @@ def test_what_cannot_be_applied_here_is_not_offered_and_says_why(monkeypatch):
 @pytest.mark.parametrize(
     ("value", "offered"), [("default", ["default"]), ("reduce-overhead", ["reduce-overhead", "default"])]
 )
-def test_where_a_finding_names_a_mode_facts_add_none_but_after_cuda_graphs_comes_compiling_without(value, offered):
+def test_facts_add_no_mode_but_one_without_cuda_graphs_when_a_finding_names_a_mode(value, offered):
     found, rest = offer(observed(), finding("launch-bound", Setting("compile.mode", value)))
     assert ids(found) == [f"compile.mode={each}" for each in offered] and rest == []
     assert {tuple(one.why) for one in found} == {("launch-bound",)}
 
 
-def test_where_the_mode_that_a_finding_names_is_left_out_facts_still_name_theirs():
+def test_facts_name_their_mode_when_the_findings_mode_is_left_out():
     named = finding("launch-bound", Setting("compile.mode", "reduce-overhead"))
     found, (row,) = offer(observed(), named, words={"exclude": ["compile.mode=reduce-overhead"]})
     assert ids(found) == [str(MODE)] and row.why == ["launch-bound"]
@@ -220,7 +220,7 @@ def test_a_finding_that_may_not_be_followed_keeps_its_own_row():
     assert found == [] and row.why == ["compile-default"]
 
 
-def test_where_the_user_asks_for_a_mode_it_is_theirs():
+def test_facts_add_no_mode_when_the_user_asks_for_one():
     (found,), _ = offer(observed(), words={"extra": ["compile.mode=max-autotune-no-cudagraphs"]})
     assert found.id == "compile.mode=max-autotune-no-cudagraphs" and found.by_user
     (found,), _ = offer(observed(), words={"extra": ["compile.mode=default"]})
@@ -251,7 +251,7 @@ def test_a_finding_that_leaves_it_more_than_the_facts_do_bounds_it():
     assert (found.bound, found.bound_by) == (0.7, "compile-default")
 
 
-def test_what_nothing_is_known_of_stays_so_whatever_facts_say():
+def test_bound_stays_unknown_whatever_facts_say_when_the_findings_share_is():
     unknown = msgspec.structs.replace(finding("graph-breaks", MODE), share=Unknown("it was not counted"))
     (found,), _ = offer(observed(), unknown)
     assert isinstance(found.bound, Unknown)
@@ -269,6 +269,6 @@ def test_arms_take_turns_within_one_process_of_a_program_of_several_ranks_too():
     assert in_process(two, named)[str(BF16)]
 
 
-def test_what_lasts_beyond_a_switch_is_tried_in_fresh_processes():
+def test_settings_are_tried_in_fresh_processes_when_they_last_beyond_a_switch():
     lasting = Setting("cudnn.benchmark", True)
     assert not in_process(observed(), finding("conv-cudnn-heuristics", lasting))[str(lasting)]

@@ -56,7 +56,7 @@ def gains(workers: float = 0.0, prefetch: float = 0.0) -> Table:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_it_is_found_beside_what_it_needs_and_proved_apart_from_it(seed: int, tmp_path) -> None:
+def test_needing_setting_is_found_beside_the_needed_one_and_proved_apart(seed: int, tmp_path) -> None:
     study = tuned(gains(workers=0.2, prefetch=0.1), seed=seed)
     assert kept(study) == {"loader.num_workers=4", PREFETCH}
     reason = study.outcomes["loader.num_workers=4"].reason
@@ -84,13 +84,13 @@ def test_workers_that_do_nothing_by_themselves_stay_for_what_needs_them(seed: in
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_does_nothing_beside_workers_is_left_out_and_they_stay(seed: int) -> None:
+def test_tune_leaves_out_a_setting_without_effect_beside_workers_and_keeps_them(seed: int) -> None:
     study = tuned(gains(workers=0.2), seed=seed)
     assert kept(study) == {"loader.num_workers=4"}
     assert study.outcomes[PREFETCH].kind in ("no-effect", "unproved", "not-needed")
 
 
-def test_where_what_it_needs_fails_it_is_in_no_run() -> None:
+def test_needing_setting_is_in_no_run_when_the_needed_one_fails() -> None:
     table = Table({PREFETCH: 0.2}, ends={frozenset({one.id}): "failed" for one in WORKERS})
     study = tuned(table)
     assert kept(study) == set()
@@ -102,7 +102,7 @@ def test_where_what_it_needs_fails_it_is_in_no_run() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("budget_s", [80.0, 200.0, 500.0, 1000.0])
-def test_it_is_never_anywhere_without_what_it_needs_whatever_the_budget(seed: int, budget_s: float) -> None:
+def test_needing_setting_never_stands_without_the_needed_one_whatever_the_budget(seed: int, budget_s: float) -> None:
     ends = {frozenset({"loader.num_workers=4", "idle0=1"}): "failed"} if seed % 2 else {}
     worth = {"loader.num_workers=4": 0.03 * seed, PREFETCH: 0.2 - 0.03 * seed, PERSISTENT: 0.05, "idle0=1": 0.05}
     study = tuned(Table(worth, ends=ends), seed=seed, budget_s=budget_s, voids=0.05)

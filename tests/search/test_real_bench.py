@@ -133,7 +133,7 @@ def test_arms_share_what_was_compiled(bench, runs):
     assert len({folder for _, _, _, folder, _ in runs.launched}) == 1
 
 
-def test_why_nothing_could_be_compared_within_one_process_is_said(bench, monkeypatch):
+def test_bench_says_why_nothing_could_be_compared_within_one_process(bench, monkeypatch):
     key = FAST.key
 
     class Nothing:
@@ -149,7 +149,7 @@ def test_why_nothing_could_be_compared_within_one_process_is_said(bench, monkeyp
     assert [text for text in bench._watcher.said if "the 20 s given were over." in text]
 
 
-def test_where_the_start_is_measured_each_arm_has_caches_of_its_own(runs, tmp_path):
+def test_arms_have_caches_of_their_own_when_the_start_is_measured(runs, tmp_path):
     request = spec(cwd=tmp_path, base=tmp_path, objective="time-to-first-step")
     pilots(bench_in(tmp_path, request, objective="time-to-first-step"), FAST, SLOW)
     assert len({folder for _, _, _, folder, _ in runs.launched}) == 3
@@ -198,7 +198,7 @@ def test_a_resumed_bench_goes_on_with_the_window_the_numbers_and_the_time(bench,
     assert runs.launched[-1][:3] == runs.launched[-2][:3]
 
 
-def test_what_a_run_takes_is_known_from_its_own_runs_then_from_pilots_then_from_the_baseline(bench, runs):
+def test_run_length_is_taken_from_own_runs_then_from_pilots_then_from_the_baseline(bench, runs):
     assert bench.run_s(BASELINE) == 60.0
     pilots(bench, FAST, SLOW)
     assert 0 < bench.run_s(BASELINE) < 60.0
@@ -221,7 +221,7 @@ def late(runs):
 @pytest.mark.parametrize(
     ("caches", "warms", "later_s"), [("warm", True, 30.0), ("warm", False, 60.0), ("cold", True, 60.0)]
 )
-def test_what_a_first_run_compiles_counts_half_for_its_arm_and_nothing_for_others(
+def test_run_length_counts_half_of_a_first_runs_compiling_for_its_arm_and_none_for_others(
     runs, tmp_path, caches, warms, later_s
 ):
     request = spec(cwd=tmp_path, base=tmp_path, caches=caches)
@@ -287,7 +287,7 @@ def test_a_window_is_not_cut_to_a_sliver_of_what_it_takes_to_get_there(monkeypat
     assert windows.for_search(request, baseline, [], 3600.0).window_s == pytest.approx(20.0)
 
 
-def test_where_there_is_time_a_window_is_half_of_what_it_takes_to_get_there(runs, tmp_path):
+def test_window_is_half_of_the_time_before_it_when_there_is_time(runs, tmp_path):
     runs.instead["0001-pilot"] = late(runs)
     windows = []
     for budget_s, num_others in ((36_000.0, 0), (1_450.0, 0), (1_450.0, 8)):
@@ -367,7 +367,7 @@ SHM_OOM = "RuntimeError: DataLoader worker is killed by signal: Bus error. Worke
         ("", 3, "failed"),
     ],
 )
-def test_what_an_arm_does_to_the_program_is_its_answer(bench, runs, printed, exit_code, ended):
+def test_trial_ends_as_the_arm_ended_the_program(bench, runs, printed, exit_code, ended):
     pilots(bench, FAST)
     runs.printed["0003-prune"] = printed
     runs.instead["0003-prune"] = _then(fails(exit_code), exit_code)

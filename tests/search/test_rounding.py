@@ -28,10 +28,10 @@ class RealCosts(SimulatedBench):
     """A bench that, like the real one, takes no time to check an arm in which no setting rounds."""
 
     def check_s(self, arm):
-        return super().check_s(arm) if "rounding" in arm.key else 0.0
+        return super().check_s(arm) if ROUNDING.setting in arm.settings else 0.0
 
     def check(self, arm):
-        return super().check(arm) if "rounding" in arm.key else None
+        return super().check(arm) if ROUNDING.setting in arm.settings else None
 
 
 def tuned(table: Table, candidates, *, budget_s: float = BUDGET_S, **bench) -> Study:
@@ -79,7 +79,7 @@ def test_exact_settings_are_proved_when_there_is_no_time_to_check_those_that_rou
 
 
 @pytest.mark.parametrize(("tune", "phase"), [(tuned, "prune"), (within, "switch")])
-def test_what_rounding_adds_is_told_apart_when_a_recipe_holds_both(tune, phase):
+def test_parts_tell_the_gain_of_rounding_apart_when_a_recipe_holds_both(tune, phase):
     candidates = QUICK if tune is within else [EXACT, ROUNDING]
     study = tune(Table(GAINS, **(SLOW_START if tune is within else {})), candidates)
     assert recipe(study) == {"exact=1", "rounding=1"}
@@ -94,7 +94,7 @@ def test_nothing_is_told_apart_when_a_recipe_holds_one_kind(one):
     assert tuned(Table(GAINS), [one]).parts is None
 
 
-def test_what_rounding_adds_is_unknown_when_the_time_was_too_short_to_measure_it():
+def test_parts_are_unknown_when_the_time_was_too_short_to_measure_them():
     # The bundle's first blocks take all the time.
     study = tuned(Table(GAINS, start_s=40.0, window_s=150.0), QUICK, budget_s=THREE_MINUTES_S, switch_sd=0.01)
     assert recipe(study) == {"exact=1", "rounding=1"} and isinstance(study.parts, Unknown)

@@ -14,14 +14,12 @@ from msgspec.structs import replace
 from dynotune.measure.bench import Journal
 from dynotune.measure.live import lanes
 from dynotune.schema import document
-from dynotune.schema.arm import BASELINE, arm
+from dynotune.schema.arm import arm
 from dynotune.schema.comparison import MAX_PAIRS, MIN_PAIRS
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 from dynotune.schema.study import Ended, Study
-from dynotune.search.outcomes import _single
-from dynotune.search.prune import _affordable_blocks
-from dynotune.search.running import Search
+from dynotune.search.switch import switched
 from lab.search.simulated_bench import Kept, SimulatedBench, searched
 from lab.search.studies import candidate, study_of
 from lab.search.tables import Noise, Table
@@ -63,7 +61,7 @@ IDLE = [candidate(f"idle{at}=1", needs_warm_cache=False) for at in range(6)]
 # Know
 
 
-def test_what_cannot_gain_the_margin_is_not_tried_unless_the_user_asks_for_it() -> None:
+def test_candidates_are_not_tried_when_they_cannot_gain_the_margin_unless_the_user_asks() -> None:
     candidates = [
         candidate("small=1", bound=0.001, bound_by="a share"),
         candidate("asked=1", bound=0.001, asked=True),
@@ -80,7 +78,7 @@ def test_without_candidates_there_is_nothing_to_try() -> None:
     assert study.verdict == "There was nothing to try." and study.recipe == [] and study.finished
 
 
-def test_if_no_setting_can_gain_the_margin_nothing_runs_but_the_pilot() -> None:
+def test_pilot_runs_alone_when_no_setting_can_gain_the_margin() -> None:
     study = tuned(Table(), [candidate("small=1", bound=0.001), candidate("none=1", bound=0.0)])
     assert study.verdict.startswith("Nothing was tried: by the diagnosis")
     assert {trial.phase for trial in study.trials} <= {"pilot"}
@@ -93,14 +91,14 @@ QUICK = [candidate(f"quick{at}=1", in_process=True) for at in range(3)]
 COMPILED = [candidate("compile.mode=default", in_process=True)]
 
 
-def test_what_does_nothing_within_one_process_has_no_run_of_its_own() -> None:
+def test_candidates_without_effect_within_one_process_have_no_run_of_their_own() -> None:
     study = tuned(Table({"quick0=1": 0.2}), [*QUICK, candidate("slow=1")], switch_sd=0.002)
     assert recipe(study) == {"quick0=1"}
     assert kinds(study)["quick1=1"] == "no-effect" and "within one process" in study.outcomes["quick1=1"].reason
     assert not any("quick1=1" in trial.arm for trial in study.trials)
 
 
-def test_what_makes_steps_slower_within_one_process_is_said_so() -> None:
+def test_candidates_are_called_slower_when_they_slow_steps_within_one_process() -> None:
     study = tuned(Table({"quick0=1": -0.2}), QUICK, switch_sd=0.005)
     assert kinds(study)["quick0=1"] == "slower"
     assert study.verdict == "Nothing helps: none of the 3 settings makes a difference worth having."
@@ -113,7 +111,7 @@ def test_of_two_that_save_the_same_one_is_left_within_one_process(seed: int) -> 
     assert sorted(kinds(study).values()) == ["no-effect", "not-needed", "proved"]
 
 
-def test_where_nothing_can_be_switched_fresh_runs_tell() -> None:
+def test_fresh_runs_tell_when_nothing_can_be_switched() -> None:
     study = tuned(Table({"quick0=1": 0.2}), QUICK, switch_sd=None)
     assert recipe(study) == {"quick0=1"}
 
@@ -143,12 +141,13 @@ def test_the_live_run_goes_before_any_other() -> None:
 def test_a_second_round_in_lanes_leaves_no_lane_waiting(num_lanes: int, blocks: int) -> None:
     class Several(SimulatedBench):
         def all_lanes(self):
-            return [lanes.Lane(number) for number in range(num_lanes)]
+            cores = frozenset(os.sched_getaffinity(0))
+            return [lanes.Lane(number, cpus=cores) for number in range(num_lanes)]
 
-    bench = Several(Table(), budget_s=4000.0)
-    bench.journal = Journal(study_of(QUICK, budget_s=4000.0))
-    work = Search(bench, Silent())
-    assert _affordable_blocks(work, [BASELINE, arm([QUICK[0].setting])]) == blocks
+    journal = Kept(study_of(QUICK, budget_s=4000.0))
+    searched(journal, Several(Table({"quick0=1": 0.2}), budget_s=4000.0))
+    before = next(one for one in journal.saved if one.rounds)
+    assert before.rounds[0].num_blocks == blocks
 
 
 # Proof within one process, where starts leave no time for fresh pairs
@@ -187,11 +186,11 @@ def test_a_bundle_with_a_setting_that_costs_time_is_pruned_of_what_does_nothing_
 
 
 @pytest.mark.parametrize("ended", ["out-of-memory", "wrong-results"])
-def test_what_was_proved_first_is_the_recipe_if_the_faster_value_fails_from_the_start(ended: Ended) -> None:
+def test_recipe_is_the_value_proved_first_when_the_faster_value_fails_from_the_start(ended: Ended) -> None:
     class FailsFromTheStart(SimulatedBench):
         def made(self, arm, phase, block, *lane):
             trial = super().made(arm, phase, block)
-            return replace(trial, ended=ended, detail="planned") if "quick0=8" in arm.key else trial
+            return replace(trial, ended=ended, detail="planned") if values[1].setting in arm.settings else trial
 
     values = [candidate(f"quick0={value}", in_process=True) for value in (5, 8)]
     table = Table({"quick0=5": 0.4, "quick0=8": 0.9}, **SLOW_START)
@@ -206,7 +205,7 @@ def test_a_bundle_that_holds_what_does_nothing_stands_if_there_is_no_time_to_pru
     assert recipe(study) == {"quick0=1", "quick1=1", "quick2=1"} and len(bench.tested) == 1
 
 
-def test_what_compiles_comes_after_what_is_proved_without_it() -> None:
+def test_candidates_that_compile_are_tested_after_those_that_do_not() -> None:
     candidates = [*QUICK, *COMPILED]
     table = Table({"quick0=1": 0.4, "compile.mode=default": 0.3}, **SLOW_START)
     study, bench, _ = within(table, candidates, switch_sd=0.01)
@@ -214,7 +213,7 @@ def test_what_compiles_comes_after_what_is_proved_without_it() -> None:
     assert recipe(study) == {"quick0=1", "quick1=1", "quick2=1", "compile.mode=default"}
 
 
-def test_what_compiles_for_too_long_takes_nothing_from_what_was_proved_without_it() -> None:
+def test_candidates_that_compile_for_too_long_take_nothing_from_those_proved_without_them() -> None:
     whole = arm([*(one.setting for one in QUICK), COMPILED[0].setting])
     table = Table({"quick0=1": 0.4, "compile.mode=default": 0.3}, **SLOW_START)
     study, _, _ = within(table, [*QUICK, *COMPILED], switch_sd=0.01, cold_s={whole.key: 500.0})
@@ -228,14 +227,14 @@ def test_a_bundle_goes_on_until_it_is_decided_or_the_time_is_up() -> None:
     assert study.within[0].num_pairs == MAX_PAIRS
 
 
-def test_what_a_call_fails_with_is_left_out_and_the_rest_is_proved() -> None:
+def test_candidates_are_left_out_and_the_rest_is_proved_when_a_call_fails() -> None:
     table = Table({"quick0=1": 0.4}, ends={frozenset({"quick1=1"}): "failed"}, **SLOW_START)
     study, _, _ = within(table, QUICK, switch_sd=0.01)
     assert kinds(study)["quick1=1"] == "failed" and "a call failed" in study.outcomes["quick1=1"].reason.lower()
     assert recipe(study) == {"quick0=1"}
 
 
-def test_what_does_not_run_from_the_start_is_no_recipe_whatever_one_process_said() -> None:
+def test_recipe_is_empty_when_the_arm_does_not_run_from_the_start_whatever_one_process_said() -> None:
     class NotLaunched(SimulatedBench):
         def made(self, arm, phase, block, *lane):
             trial = super().made(arm, phase, block)
@@ -246,7 +245,7 @@ def test_what_does_not_run_from_the_start_is_no_recipe_whatever_one_process_said
     assert study.recipe == [] and "did not act" in study.verdict
 
 
-def test_what_one_process_leaves_open_is_said_with_its_interval() -> None:
+def test_verdict_gives_the_interval_of_one_process_when_it_leaves_a_setting_open() -> None:
     study, _, _ = within(Table(**SLOW_START), QUICK[:1], switch_sd=0.2)
     assert study.recipe == [] and study.confirmed is not None
     assert "within one process" in study.verdict and "%" in study.verdict
@@ -355,13 +354,13 @@ def test_of_two_that_save_the_same_one_stays(seed: int) -> None:
     assert study.confirmed is not None and study.confirmed.speedup == pytest.approx(math.exp(0.2), rel=0.02)
 
 
-def test_what_costs_beside_the_others_goes_and_the_rest_is_proved() -> None:
+def test_candidates_go_and_the_rest_is_proved_when_they_cost_beside_the_others() -> None:
     gains = {"a=1": 0.2, "b=1": 0.1, "bad=1": -0.6}
     study = tuned(Table(gains), [*map(candidate, gains)], budget_s=600.0)
     assert recipe(study) == {"a=1", "b=1"} and kinds(study)["bad=1"] == "slower"
 
 
-def test_if_the_bundle_does_not_win_each_runs_alone() -> None:
+def test_candidates_run_alone_when_the_bundle_does_not_win() -> None:
     table = Table({"a=1": 0.2, "b=1": 0.2}, {frozenset({"a=1", "b=1"}): -0.5})
     study = tuned(table, [candidate("a=1"), candidate("b=1")])
     assert len(recipe(study)) == 1
@@ -380,7 +379,7 @@ def test_values_of_one_knob_alone_are_compared_too() -> None:
     assert recipe(study) == {"knob=2"}
 
 
-def test_how_many_blocks_a_round_has_is_on_disk_before_its_first_run() -> None:
+def test_number_of_a_rounds_blocks_is_on_disk_before_its_first_run() -> None:
     journal = Kept(study_of([*IDLE, candidate("a=1")]))
     bench = SimulatedBench(Table({"a=1": 0.1}), noise=SOME_NOISE, budget_s=BUDGET_S)
     searched(journal, bench)
@@ -389,7 +388,7 @@ def test_how_many_blocks_a_round_has_is_on_disk_before_its_first_run() -> None:
     assert journal.document.rounds[0] == before.rounds[0]
 
 
-def test_if_the_time_leaves_nothing_out_the_whole_is_proved() -> None:
+def test_whole_is_proved_when_the_time_leaves_nothing_out() -> None:
     gains = {"a=1": 0.3, "b=1": 0.2}
     study = tuned(Table(gains), [*IDLE[:2], *map(candidate, gains)], budget_s=12 * RUN_S)
     assert recipe(study) >= set(gains) and not study.rounds
@@ -438,7 +437,7 @@ def test_without_what_the_others_need_to_run_the_whole_fails_and_it_stays() -> N
     assert recipe(study) == {"a=1", "b=1"}
 
 
-def test_if_every_candidate_fails_nothing_is_proved_and_nothing_raised() -> None:
+def test_search_proves_nothing_and_raises_nothing_when_every_candidate_fails() -> None:
     table = Table(ends={frozenset({one.id}): "failed" for one in IDLE})
     study = tuned(table, IDLE)
     assert study.verdict == "Nothing is proved: none of the 6 settings could be measured."
@@ -489,14 +488,14 @@ def test_the_confirmation_uses_its_own_runs_only_in_balanced_order() -> None:
     assert all(one != other for one, other in zip(firsts[::2], firsts[1::2], strict=False))
 
 
-def test_how_earlier_runs_spread_makes_few_fresh_pairs_enough_and_is_kept_with_them() -> None:
+def test_spread_of_earlier_runs_makes_few_fresh_pairs_enough_and_is_kept() -> None:
     study = tuned(Table({"good=1": 0.3}), [*IDLE[:3], candidate("good=1")])
     assert study.confirmed is not None and study.confirmed.seen is not None and study.confirmed.seen.df > 0
     assert document.decode(document.encode(study), Study, name="study").confirmed == study.confirmed
 
 
 @pytest.mark.parametrize("ids", [["a=1"], ["a=1", "b=1"]])
-def test_what_is_confirmed_tells_the_unit_and_the_window_of_its_runs(ids: list[str]) -> None:
+def test_confirmation_tells_the_unit_and_the_window_of_its_runs(ids: list[str]) -> None:
     class ByStep(SimulatedBench):
         def __init__(self, *table) -> None:
             super().__init__(*table)
@@ -554,7 +553,8 @@ def test_no_answer_contradicts_what_a_setting_did_by_itself() -> None:
             switch_sd=draw.choice([None, 0.002]),
         )
         for one in study.candidates:
-            single, outcome = _single(study, one), study.outcomes[one.id]
+            alone = [each for each in study.estimates if each.arm == one.key and not each.against]
+            single, outcome = alone[-1] if alone else switched(study).get(one.key), study.outcomes[one.id]
             if single is not None and single.ci is not None and outcome.kind in ("no-effect", "slower"):
                 assert single.ci[0] <= 1 + study.margin, (seed, one.id, outcome)
         settings = study.confirmed.candidate_settings if study.confirmed is not None else []
@@ -639,7 +639,7 @@ def test_a_search_stopped_anywhere_goes_on_and_adds_no_look() -> None:
         assert sum(len(arms) == 2 for arms in blocks.values()) == study.confirmed.num_pairs
 
 
-def test_what_was_switched_before_an_interruption_is_not_switched_again() -> None:
+def test_resumed_search_does_not_switch_again_what_was_switched_before() -> None:
     journal = Journal(study_of(QUICK))
     first = SimulatedBench(Table({"quick0=1": 0.2}), switch_sd=0.005, stop_after=0)
     with pytest.raises(KeyboardInterrupt):
@@ -698,7 +698,7 @@ def test_every_order_of_candidates_finds_the_same_settings() -> None:
         assert recipe(tuned(Table(gains), order)) == set(gains)
 
 
-def test_where_the_first_value_of_a_knob_costs_another_has_its_turn_in_the_time_that_is_left() -> None:
+def test_another_value_of_a_knob_has_its_turn_when_the_first_costs() -> None:
     two, one = candidate("workers=2", bound=0.6), candidate("workers=1", bound=0.5)
     beside = [candidate(f"beside{at}=1", bound=0.3) for at in range(3)]
     table = Table({"workers=2": math.log(0.85), "workers=1": math.log(1.4)})

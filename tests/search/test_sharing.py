@@ -120,7 +120,7 @@ def made(one, block, **more):
     return replace(trial, **more)
 
 
-def test_what_another_host_left_unfinished_counts_for_nothing():
+def test_blocks_that_another_host_left_unfinished_count_for_nothing():
     whole = [made([], 1, run="gone:/1"), made([A.setting], 1, run="gone:/2")]
     work = begun(*whole, made([], 2, run="gone:/3"))
     work._run_block([BASELINE, arm([A.setting])], "prune", 1, HERE)
@@ -131,7 +131,7 @@ def test_what_another_host_left_unfinished_counts_for_nothing():
     ]  # fmt: skip
 
 
-def test_what_was_begun_here_ends_here():
+def test_blocks_that_were_begun_here_end_here():
     bench = Shared(TABLE)
     work = begun(made([], 1), bench=bench)
     work._run_block([BASELINE, arm([A.setting])], "prune", 1, THERE)

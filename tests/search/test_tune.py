@@ -141,7 +141,7 @@ def test_a_value_that_is_left_out_stays_so_where_the_study_goes_on(world, tmp_pa
     assert [(row.setting, row.reason) for row in study.not_offered] == [(FOUR, "left out by --exclude")]
 
 
-def test_where_nothing_is_to_be_tried_it_ends_and_says_what_would_widen_it(world, tmp_path):
+def test_tune_ends_and_says_what_would_widen_it_when_nothing_is_to_be_tried(world, tmp_path):
     world.findings = [finding(Setting("matmul.fp32_precision", "high"))]
     world.search = lambda study, save: pytest.fail("there is nothing to search")
     folder, study = begin(tmp_path, exact=True)
@@ -296,7 +296,7 @@ def test_a_study_does_not_go_on_on_another_machine(world, tmp_path, monkeypatch)
         go_on(tmp_path)
 
 
-def test_what_cannot_be_tried_is_refused_before_a_folder_is_made(world, tmp_path):
+def test_tune_refuses_settings_that_cannot_be_tried_before_a_folder_is_made(world, tmp_path):
     for words, error in (
         ({"extra": ["loader.pin_memory=true"]}, CannotRunHere),
         ({"extra": ["alloc.max_split_size_mb"]}, CannotRunHere),
@@ -309,7 +309,7 @@ def test_what_cannot_be_tried_is_refused_before_a_folder_is_made(world, tmp_path
     assert world.diagnosed == []
 
 
-def test_what_is_no_study_is_refused(world, tmp_path):
+def test_tune_refuses_to_resume_a_folder_without_a_study(world, tmp_path):
     (tmp_path / "runs" / "x").mkdir(parents=True)
     with pytest.raises(RecordError):
         go_on(tmp_path)
@@ -367,7 +367,7 @@ TWO, BF16 = Setting("loader.num_workers", 2), Setting("precision.autocast", "bf1
 HIGH = Setting("matmul.fp32_precision", "high")
 
 
-def test_what_a_study_begins_from_is_refused_where_it_cannot_be_applied(world, tmp_path):
+def test_tune_refuses_settings_to_begin_from_when_they_cannot_be_applied(world, tmp_path):
     on_a_gpu = BaseRecipe("r.toml", Recipe(Header(schema=SCHEMA)))
     with pytest.raises(DynotuneError, match="without CUDA"):
         begin(tmp_path, base_recipe=on_a_gpu, settings=[Setting("alloc.expandable_segments", True)])

@@ -40,7 +40,7 @@ def test_a_ratio_beyond_reason_is_cut() -> None:
     assert words.size(STUDY, math.exp(-20)) == "more than 100 times slower"
 
 
-def test_what_is_twice_as_fast_or_more_is_said_as_a_ratio() -> None:
+def test_size_is_a_ratio_when_the_command_is_twice_as_fast_or_more() -> None:
     assert words.size(STUDY, 1.985) == "98.5% faster"
     assert words.size(STUDY, 11.048) == "11 times as fast"
     assert words.size(STUDY, 2.015) == "2.02 times as fast"

@@ -14,7 +14,7 @@ def test_a_length_of_time_is_seconds_when_it_has_a_unit(text, s):
 
 
 @pytest.mark.parametrize("text", ["0s", "soon", "-3s", "3 parsecs", ""])
-def test_what_is_no_length_of_time_is_refused(text):
+def test_time_spans_refuse_text_that_is_no_length_of_time(text):
     with pytest.raises(UsageError, match="not a length of time"):
         time_spans.seconds(text, "--budget")
 

@@ -63,7 +63,7 @@ def test_pairs_that_nobody_may_ask_for_are_not_advised(comparison):
     ],
     ids=lambda function: function.__name__,
 )
-def test_what_is_not_known_is_called_unknown_and_never_zero(said):
+def test_values_are_called_unknown_and_never_zero_when_nothing_is_known(said):
     assert said(None) == "unknown"
 
 
@@ -207,7 +207,7 @@ def test_an_interval_that_is_none_is_unknown(said, ci):
     assert said(ci) == "unknown"
 
 
-def test_what_is_not_time_is_used_less_or_more(comparison):
+def test_verdict_says_less_or_more_used_when_the_objective_is_not_time(comparison):
     assert words.verdict(comparison(objective="memory", verdict="faster", speedup=1.25)) == "uses 20% less memory"
     less = comparison(objective="energy", verdict="faster", speedup=1.25, ci=(1.111, 1.4))
     assert words.gained(less) == ("20.0%", "10.0% to 28.6%")

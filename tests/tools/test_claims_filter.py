@@ -103,7 +103,7 @@ def test_every_claim_stands_on_it_with_what_each_bundle_saw():
         assert all(of[claim.id].seen in part for of in bundles.values() if claim.id in of)
 
 
-def test_it_asks_for_nothing_and_only_its_own_script_may_run():
+def test_claims_page_asks_for_nothing_and_only_its_own_script_may_run():
     text = html_page()
     assert re.findall(r"<(?:link|img|script|iframe|object)\b[^>]*>", text) == [
         '<link rel="icon" href="data:,">',
@@ -113,7 +113,7 @@ def test_it_asks_for_nothing_and_only_its_own_script_may_run():
     assert "default-src &#39;none&#39;" in text and "unsafe-inline&#39;; script-src &#39;sha256-" in text
 
 
-def test_its_links_lead_somewhere_here_and_in_the_site():
+def test_claims_page_links_lead_somewhere_here_and_in_the_site():
     links = re.findall(r'\bhref="(?!\w+:|#)([^"#]+)', html_page())
     assert links and [link for link in links if not (PAGE.parent / unquote(link)).exists()] == []
     in_site = set(re.findall(r'\bhref="(?!\w+:|#)([^"#]+)', docs_site.led(PAGE)))
@@ -125,7 +125,7 @@ def test_no_page_of_the_documents_is_overwritten_by_one_that_is_html_already():
     assert [page for page in docs_site.DOCS.rglob("*.html") if page.with_suffix(".md").exists()] == []
 
 
-def test_what_a_bundle_says_is_text(tmp_path):
+def test_claims_page_shows_a_bundles_words_as_text(tmp_path):
     text = html_page(hostile(tmp_path))
     assert text.count("<script") == 1 and "<img" not in text and "<b>" not in text
     assert not re.search(r"[\x00-\x09\x0b-\x1f\u202e]", text) and "{{7*7}}" in text

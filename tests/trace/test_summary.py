@@ -162,7 +162,7 @@ def test_idle_time_without_recorded_launches_is_noted():
     assert found.notes == ["40.0% of the window is idle, and the work that ended it has no recorded launch"]
 
 
-def test_what_the_reader_noted_is_kept():
+def test_summary_keeps_the_readers_notes():
     timeline = dataclasses.replace(training().timeline(), notes=("cut short",), missing={"memory": "not asked for"})
     found = summarise([timeline])
     assert found.notes == ["cut short"]
@@ -210,7 +210,7 @@ def anything(draw: st.DrawFn) -> Made:
 @pytest.mark.long
 @settings(max_examples=60)
 @given(st.lists(anything(), min_size=1, max_size=2))
-def test_whatever_was_recorded_shares_sum_to_one_and_nothing_is_negative(ranks: list[Made]):
+def test_summary_shares_sum_to_one_and_nothing_is_negative(ranks: list[Made]):
     found = summary(*ranks)
     if found.shares is not None:
         parts = msgspec.structs.astuple(found.shares)

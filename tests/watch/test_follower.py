@@ -84,7 +84,7 @@ def test_gpus_of_a_run_are_those_that_it_was_seen_on(follower):
     assert indices(follower) == [3]
 
 
-def test_where_process_ids_tell_nothing_all_gpus_are_shown(follower):
+def test_follower_shows_all_gpus_when_process_ids_tell_nothing(follower):
     follower._take_sample(sample(1e9, ours=False, comparable=False, idle=[4]))
     assert indices(follower) == [3, 4]
 

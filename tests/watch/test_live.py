@@ -250,7 +250,7 @@ while "end" not in open(sys.argv[1]).read():
         (("here", "--", "true"), 2, "by its command or by its folder"),
     ],
 )
-def test_what_cannot_be_watched_says_why_and_what_next(user, words, code, said):
+def test_watch_says_why_and_what_next_when_a_folder_cannot_be_watched(user, words, code, said):
     (user.cwd / "here").mkdir()
     done = user.types("watch", *(["--run-dir", str(user.runs)] if "--" in words else []), *words)
     assert done.returncode == code, done.stderr

@@ -75,13 +75,13 @@ def test_a_request_for_another_host_is_refused_on_every_path(server, host):
 @pytest.mark.parametrize(
     "path", ["/../etc/passwd", "/%2e%2e/etc/passwd", "//evil.example/", "/view.json/..", "/x" * 500]
 )
-def test_it_answers_its_own_paths_alone(server, path):
+def test_served_page_answers_its_own_paths_alone(server, path):
     code, body = asked(server, path)
     assert code == 404
     assert "root:" not in body
 
 
-def test_it_takes_nothing_but_gets_and_outlives_nonsense(server):
+def test_served_page_takes_nothing_but_gets_and_outlives_nonsense(server):
     for sent in (b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"\0\xff\r\n\r\n", b"GET\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as raw:
             raw.sendall(sent)

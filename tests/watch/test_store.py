@@ -66,7 +66,7 @@ def test_a_day_takes_no_more_room_than_an_hour():
     assert series.ever.num == DAY_S
 
 
-def test_what_comes_late_counts_for_the_newest_second():
+def test_series_counts_late_values_for_the_newest_second():
     series = Series()
     series.add(10.2, 1.0)
     series.add(3.0, 2.0)

@@ -117,6 +117,7 @@ class RunOptions(TypedDict, total=False):
     timeout_s: float | None
     sandbox: bool
     nice: int
+    offline_trackers: bool
     lock: bool
     lanes: int
     run_to_end: bool

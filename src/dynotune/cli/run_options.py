@@ -56,12 +56,13 @@ RUN_OPTIONS: dict[str, Any] = {
     "run_to_end": Annotated[bool, _of_a_run("run_to_end", "--run-to-end")],
     "sandbox": Annotated[bool, _of_a_run("sandbox", "--sandbox/--no-sandbox")],
     "nice": Annotated[int, _of_a_run("nice", "--nice", **number(0, 19))],
+    "offline_trackers": Annotated[bool, _of_a_run("offline_trackers", "--offline-trackers")],
     "lock": Annotated[bool, _of_a_run("lock", "--lock/--no-lock")],
     "lanes": Annotated[int, _of_a_run("lanes", "--lanes", parser=num_lanes)],
     "base": RunDir,
 }
 """The options of a run by the field of RunSpec, in the order of the help."""
-OF_EVERY_RUN = ("step_function", "phase", "timeout_s", "sandbox", "nice", "lock", "base")
+OF_EVERY_RUN = ("step_function", "phase", "timeout_s", "sandbox", "nice", "offline_trackers", "lock", "base")
 _OWN_DEFAULTS: dict[str, Any] = {"base": None, "settings": None}
 
 

@@ -1,11 +1,13 @@
 """Diagnose why a command is slow: one live run, timed and recorded, becomes an observation and then a diagnosis.
 
-`LiveDiagnosis` runs the command: `window` times a plain window, `profiled` records steps, `step_parts` rescales the
-trace to the length of a plain step, `attribute` states what each cause costs of it, `upper_bounds` times the loader
-and the computation alone, and `forecast` predicts the step time with another loader. `observed` does all this for
-`dynotune diagnose`. `live_memory` accounts for device memory and predicts what fits. `live_shapes` counts the input
-shapes of a model, and `plan_engine` plans a TensorRT engine for them. `conclude` asks the rules of `doctor` and names
-the bottleneck.
+`LiveDiagnosis` runs the command: `window` times a plain window, `profiled` records steps, `step_parts`
+rescales the trace to the length of a plain step, `attribute` states what each cause costs of it,
+`upper_bounds` times the loader and the computation alone, `forecast` predicts the step time with another
+loader, `fresh_caches` names compile caches that each run begins anew, and `object_growth` counts what steps
+leave behind in a program whose memory grows. `observed` does all this for `dynotune diagnose`. `live_memory`
+accounts for device memory and predicts what fits. `live_shapes` counts the input shapes of a model, and
+`plan_engine` plans a TensorRT engine for them. `conclude` asks the rules of `doctor` and names the
+bottleneck.
 
 Elsewhere: `doctor` decides what a finding is, `measure.live` controls a live run, `trace` summarises a trace.
 """

@@ -14,7 +14,9 @@ import msgspec
 from dynotune import probe
 from dynotune.diagnose.delayed import tested
 from dynotune.diagnose.forecast import forecast_loader
+from dynotune.diagnose.fresh_caches import fresh_caches
 from dynotune.diagnose.memory_runs import recorded_memory
+from dynotune.diagnose.object_growth import counted
 from dynotune.diagnose.profiled import profiled
 from dynotune.diagnose.rank_attribution import attributed
 from dynotune.diagnose.upper_bounds import find_upper_bounds
@@ -26,13 +28,12 @@ from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, TooFewSteps
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.memory import RankMemory
-from dynotune.schema.observation import FRESH_CACHES, Observation, ProcessState
+from dynotune.schema.observation import Observation, ProcessState
 from dynotune.schema.run import RunSpec
 from dynotune.schema.task import MOST_RECORDED_S
 
 OBSERVATION_FILE = "observation.json"
 OLDEST_TORCH = (2, 4)
-CACHE_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 OF_WAITING = 0.5
 """Share of the time for measurements in which steps may become steady; then they are timed as they are."""
 LEAST_LEFT = 0.2
@@ -108,7 +109,7 @@ class LiveDiagnosis:
         memory = self._memory(plain.processes)
         observation = Observation(
             command=run.command,
-            facts={**facts, **watched, **_fresh_caches(plain.processes)},
+            facts={**facts, **watched, **fresh_caches(plain.processes)},
             processes=plain.processes,
             trace=trace,
             attribution=attributed(plain.processes, trace, [] if isinstance(recorded, Unknown) else recorded.timelines),
@@ -118,6 +119,8 @@ class LiveDiagnosis:
         if delays:
             watcher.running("steps with delays, to see what they wait for")
             observation = msgspec.structs.replace(observation, delays=tested(self.runner, observation))
+        if self.has_time:
+            observation = msgspec.structs.replace(observation, objects=counted(self.runner, observation))
         path = plain.folder / OBSERVATION_FILE
         document.write(path, observation)
         if self.runner.live is not None:
@@ -223,17 +226,6 @@ def _without_torch(facts: Facts, error: CommandFailed) -> CannotRunHere | None:
         f"The command failed as it has no torch: {version.reason}.",
         hint="Install torch there, or name another interpreter in the command. dynotune doctor needs none.",
     )
-
-
-def _fresh_caches(processes: Sequence[ProcessState]) -> Facts:
-    """Return the variables that name a compile cache and point to a new folder in each run."""
-    changes = [change for process in processes for change in process.environment_changes]
-    fresh = [
-        change.name
-        for change in changes
-        if change.name in CACHE_FOLDERS and change.fresh and not change.kept and "/torch/" not in change.file
-    ]
-    return {FRESH_CACHES: " ".join(dict.fromkeys(fresh))} if fresh else {}
 
 
 def replayed(path: Path) -> Observation:

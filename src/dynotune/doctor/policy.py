@@ -149,6 +149,8 @@ LEAK_RISES = 0.75
 LEAK_FALLS = 1 / 3
 """Share of the growth. Memory that once fell by more is merely varying."""
 LEAK_SLOWS = 0.5
+LEAK_OBJECTS = 0.5
+"""Objects of a type that each step must leave behind to be named; a cache that grows now and then leaves fewer."""
 """Growth in the second half of the window over that in the first half. Planted leaks had 0.95 to 1.03, a process's heap
 that grew until it was large enough had 0.4."""
 SOON_S = 24 * 3600.0

@@ -112,6 +112,7 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         packages: by value, the alternative packages of which one must be installed (`-headless` may follow the name).
         doc: one or two sentences on the effect of the knob.
         hurts: when the knob makes a program worse, or its pitfalls; may be empty.
+        live_fact: name of the fact of a live process that is the knob's value there; "" if no fact is.
         not_switched: why the knob cannot be switched while a program runs; "" if possible, or if `when` is the reason.
         source: where the knob is documented.
     """
@@ -131,5 +132,6 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
     packages: dict[str, tuple[str, ...]] = {}
     doc: str
     hurts: str = ""
+    live_fact: str = ""
     not_switched: str = ""
     source: str

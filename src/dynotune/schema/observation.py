@@ -65,6 +65,21 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
     environment_changes: list[EnvironmentChange] = []
 
 
+class GrownType(msgspec.Struct, frozen=True):
+    """A type of Python of which there were `growth` objects more after some steps, `num` in all."""
+
+    name: str
+    num: int
+    growth: int
+
+
+class GrownObjects(msgspec.Struct, frozen=True, kw_only=True, tag="grown_objects"):
+    """Python's objects that `num_steps` steps left behind. `grown`: their types, largest growth first."""
+
+    num_steps: int = 0
+    grown: list[GrownType] = []
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """All observed facts about a command, as input of the rules. `dynotune doctor` fills in only `facts`.
 
@@ -73,6 +88,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         attribution: attribution of step time; Unknown without the plain window's timing or without a trace.
         memory: memory of each rank on each of its devices.
         delays: how a step answered delays of its parts.
+        objects: Python's objects that steps left behind; counted only in a program whose memory grows.
     """
 
     schema: str = "dynotune.observation/2"
@@ -83,4 +99,5 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     attribution: Attribution | Unknown = Unknown("no command was run")
     memory: list[RankMemory] | Unknown = Unknown("it was not recorded")
     delays: DelayTests | Unknown = NOT_ASKED
+    objects: GrownObjects | Unknown = NOT_ASKED
     notes: list[str] = []

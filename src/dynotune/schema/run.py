@@ -46,6 +46,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         sandbox: whether to work on a copy-on-write view of `cwd`, if the kernel allows it.
         run_to_end: whether the command runs to its own end instead of being ended after the timed window.
         nice: niceness of the command, 0 to 19; 19 yields to everything else.
+        offline_trackers: whether experiment trackers keep what a run logs in files instead of sending it.
         timeout_s: time limit of one run in seconds; None to derive it from earlier runs, else `LIMIT_S`.
         lock: whether to wait for another dynotune that measures on the same cores or GPU.
         pretend: the GPU that the program finds in place of the machine's.
@@ -68,6 +69,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     page_cache: PageCache = "warm"
     sandbox: bool = True
     nice: int = 0
+    offline_trackers: bool = False
     run_to_end: bool = False
     timeout_s: float | None = None
     lock: bool = True

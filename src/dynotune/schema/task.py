@@ -132,8 +132,22 @@ class RecordShapes(_At, frozen=True, kw_only=True, tag="record-shapes"):
     onnx: bool = False
 
 
+class CountObjects(_At, frozen=True, kw_only=True, tag="count-objects"):
+    """Count Python's objects by type, now and after `num_steps` steps."""
+
+    num_steps: int
+
+
 Task = (
-    TimeWindow | RecordTrace | IsolateLoader | SwitchArms | CheckResults | RecordMemory | RecordHistory | RecordShapes
+    TimeWindow
+    | RecordTrace
+    | IsolateLoader
+    | SwitchArms
+    | CheckResults
+    | RecordMemory
+    | RecordHistory
+    | RecordShapes
+    | CountObjects
 )
 
 

@@ -16,13 +16,6 @@ MOST_VALUES = 4
 GRAPHS, COMPILED = Setting("compile.mode", "reduce-overhead"), Setting("compile.mode", "default")
 _PER_CORE = ("loader.num_workers", "host.num_threads")
 """Knobs whose threads or processes mostly take turns if they outnumber the cores."""
-_LIVE = {
-    "host.num_threads": "live.num_threads",
-    "host.interop_threads": "live.num_interop_threads",
-    "cudnn.benchmark": "live.cudnn_benchmark",
-    "cudnn.deterministic": "live.cudnn_deterministic",
-    "determinism.algorithms": "live.deterministic_algorithms",
-}
 _LOADER = {
     "loader.num_workers": "num_workers",
     "loader.pin_memory": "pin_memory",
@@ -62,10 +55,11 @@ def has(setting: Setting, present: Present, env: Mapping[str, str]) -> bool:
 
 def _of_process(process: ProcessState) -> Present:
     found: Present = {}
-    for knob, fact in _LIVE.items():
-        _add(found, knob, [process.live.get(fact)])
-    for knob, argument in _LOADER.items():
-        _add(found, knob, [getattr(loader, argument) for loader in process.loaders])
+    for knob in knobs.all_knobs():
+        if knob.live_fact:
+            _add(found, knob.id, [process.live.get(knob.live_fact)])
+    for of_loader, argument in _LOADER.items():
+        _add(found, of_loader, [getattr(loader, argument) for loader in process.loaders])
     _add(found, "matmul.fp32_precision", [_FP32.get(str(process.live.get("live.matmul_fp32_precision")))])
     _add(found, "optimizer.fused", [bool(optimizer.fused) for optimizer in process.optimizers])
     if isinstance(dtypes := process.live.get("live.autocast_dtypes"), list):

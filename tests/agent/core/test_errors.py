@@ -51,7 +51,7 @@ def at_work(log: ErrorLog) -> None:
      Handler().method],
     ids=["partial", "function", "object", "method"],
 )  # fmt: skip
-def test_what_a_programs_signal_handler_raises_inside_the_agent_reaches_the_program(
+def test_exceptions_of_a_programs_signal_handler_reach_the_program_when_raised_inside_the_agent(
     handler: Callable[[int, object], None],
 ) -> None:
     written: list[dict[str, object]] = []

@@ -32,7 +32,7 @@ def whose(name):
     return source_location.whose(module.function.__code__, vars(module))
 
 
-def test_what_an_installer_has_listed_is_a_packages_in_a_folder_of_any_name(folder):
+def test_modules_count_as_a_packages_when_an_installer_listed_them_in_a_folder_of_any_name(folder):
     assert whose("tables_of_mine") == whose("tables_of_mine.core.base") == source_location.WHOSE_INSTALLED
     assert whose("small_of_mine") == source_location.WHOSE_INSTALLED
     # The program may lie in the same folder, as a function of a cloud does.

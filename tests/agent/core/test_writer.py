@@ -83,7 +83,7 @@ def test_grows_beyond_the_first_mapping(tmp_path, written):
     assert record.events["last"] == [{"event": "last"}]
 
 
-def test_what_json_cannot_hold_is_written_as_text_and_bytes_come_back(tmp_path, written):
+def test_writer_writes_text_when_json_cannot_hold_a_value_and_bytes_come_back(tmp_path, written):
     Writer(str(tmp_path)).event(event="odd", what={1}, name=os.fsdecode(b"caf\xe9") + "é")
     assert written().events["odd"] == [{"event": "odd", "what": "{1}", "name": os.fsdecode(b"caf\xe9") + "é"}]
 
@@ -207,7 +207,7 @@ def test_an_interrupt_in_the_middle_of_writing_loses_one_entry_at_most(where, tm
     assert len(events["before"]) == len({line for *_, line in code.co_lines() if line})
 
 
-def test_what_a_signal_handler_has_to_say_in_the_middle_of_writing_is_written_too(tmp_path, written, monkeypatch):
+def test_writer_writes_a_signal_handlers_event_when_it_comes_in_the_middle_of_writing(tmp_path, written, monkeypatch):
     writer = Writer(str(tmp_path))
     write = writer._write
 

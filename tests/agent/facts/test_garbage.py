@@ -9,7 +9,7 @@ import pytest
 from dynotune.agent.facts import garbage
 
 
-def test_what_a_collection_waits_for_is_not_its_own_time(monkeypatch):
+def test_garbage_leaves_out_time_that_a_collection_waits(monkeypatch):
     clock = iter([1.0, 1.002])
     monkeypatch.setattr(garbage, "thread_time", lambda: next(clock))
     collections = garbage.Garbage()

@@ -49,7 +49,7 @@ def test_only_what_keeps_its_graph_grows(keep, least, most):
     assert least <= train(keep) <= most
 
 
-def test_what_is_too_much_to_count_is_not_known(monkeypatch):
+def test_graph_nodes_are_unknown_when_there_are_too_many_to_count(monkeypatch):
     monkeypatch.setattr(graph, "MOST_NODES", 5)
     held = torch.ones(1, requires_grad=True)
     for _ in range(9):

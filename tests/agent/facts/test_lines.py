@@ -145,7 +145,7 @@ def test_another_thread_is_known_by_its_name_and_has_its_own_lines(looking):
     assert at(by_name["preparer"], function=": spins") >= ENOUGH / 2
 
 
-def test_what_a_loader_asks_for_is_told_apart_from_the_loop(looking):
+def test_lines_of_a_loader_are_told_apart_from_the_loops_lines(looking):
     def epoch() -> None:
         for batch in DataLoader(Items(), batch_size=8):
             batch.sum()
@@ -169,7 +169,7 @@ def test_no_frame_of_the_program_is_held_on_to_between_two_looks(looking, monkey
     assert held == []
 
 
-def test_what_functions_of_other_threads_had_ends_with_them_and_waits_for_no_collection(looking):
+def test_line_sampler_keeps_no_objects_of_other_threads_functions_after_they_end(looking):
     """In a worker forked meanwhile, a collection would free pinned batches of its parent, which ends the worker."""
 
     class Batch:
@@ -250,7 +250,7 @@ def test_a_call_of_a_module_is_torchs(looking):
     assert at(thread, callee="torch/", function=": step") > 0
 
 
-def test_where_an_event_loop_waits_the_line_that_awaits_is_named(looking):
+def test_line_that_awaits_is_named_when_an_event_loop_waits(looking):
     async def serves() -> None:
         for _ in range(5):
             await asyncio.sleep(0.02)
@@ -290,7 +290,7 @@ def test_an_interval_that_the_program_sets_meanwhile_stays(looking):
         sys.setswitchinterval(interval_s)
 
 
-def test_it_can_look_at_some_threads_alone(monkeypatch):
+def test_line_sampler_looks_at_some_threads_alone_when_told_to(monkeypatch):
     monkeypatch.setattr(lines, "INTERVAL_S", 0.001)
     among = set[int]()
     made = Lines(among=among)

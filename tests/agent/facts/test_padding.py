@@ -75,7 +75,7 @@ def test_nested_tensors_hold_none(layout):
         {"token_type_ids": ids([3, 9, 5, 2], 9), "labels": ids([3, 9, 5, 2], 9, pad=-100)},
     ],
 )
-def test_what_is_no_padding_is_not_taken_for_it(batch):
+def test_padding_is_not_seen_when_a_batch_has_none(batch):
     assert looked(batch, batch) is None
 
 

@@ -294,7 +294,7 @@ for batch in DataLoader(range(100)):
 """
 
 
-def test_what_a_loop_reads_itself_is_never_told_as_its_loaders(script, fork_under_agent):
+def test_sample_parts_leave_out_text_that_the_loop_reads_itself(script, fork_under_agent):
     ran = fork_under_agent([script(IN_THE_LOOP)], observe=True, tasks=[window_task(10, 60)])
     state = state_of_process(max(ran.records, key=lambda record: len(record.steps)), ran.launched_s)
     assert not [part for part in state.threads[0].parts if part.what == "text"]

@@ -216,7 +216,7 @@ with torch.inference_mode():
 
 
 @pytest.mark.parametrize("whole, parts", [(True, False), (False, False), (False, True)])
-def test_what_ran_before_there_were_steps_is_not_what_steps_call(whole, parts, observed):
+def test_calls_before_the_first_step_are_left_out_of_the_models_calls(whole, parts, observed):
     _, _, found = observed(TRIED_OUT.format(whole=whole, parts=parts))
     (model,) = found.models
     assert model.name == "__main__.Net"

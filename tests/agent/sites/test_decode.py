@@ -91,7 +91,7 @@ out["thumbnail"] = np.asarray(thumbnail).tolist()
 """
 
 
-def test_what_another_decoder_might_change_stays_with_pillow(child):
+def test_decode_backend_leaves_pictures_to_pillow_when_another_decoder_might_change_them(child):
     pytest.importorskip("simplejpeg")
     as_it_is, done = child(PICTURES + LEFT), child(PICTURES + LEFT, "decode.backend=simplejpeg")
     assert done.out == as_it_is.out
@@ -170,7 +170,7 @@ out["shapes"] = [list(batch.shape) for batch in DataLoader(Files(), 4, num_worke
 
 
 @pytest.mark.long
-def test_what_another_decoder_takes_is_still_timed_as_decoding(script, run_under_agent):
+def test_decoding_is_timed_when_another_decoder_does_it(script, run_under_agent):
     pytest.importorskip("simplejpeg")
     program = (
         PICTURES

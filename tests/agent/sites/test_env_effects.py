@@ -21,7 +21,7 @@ def test_a_program_that_sets_it_otherwise_does_not_have_what_was_asked(child):
     assert (answer["ok"], answer["found"]) == (False, "1")
 
 
-def test_where_nobody_tells_the_variable_itself_is_what_is_known(child):
+def test_variable_itself_is_read_back_when_no_effect_tells_more(child):
     done = child("", "env.TORCHINDUCTOR_COMPILE_THREADS=4", "env.CUDA_MODULE_LOADING=EAGER", torch=False)
     for knob in ("env.TORCHINDUCTOR_COMPILE_THREADS", "env.CUDA_MODULE_LOADING"):
         assert done.readback[knob]["ok"] is True

@@ -25,7 +25,7 @@ def test_attributes_and_setters_are_set_right_after_the_import_of_torch(child):
     assert done.readback["host.interop_threads"]["found"] == "3"
 
 
-def test_what_the_program_sets_later_loses_at_the_first_step_and_the_readback_says_so(child):
+def test_global_settings_lose_and_readback_says_so_when_the_program_sets_them_later(child):
     done = child(
         """
         import torch
@@ -107,3 +107,18 @@ def test_a_damaged_plan_is_answered_and_logged_and_never_raised(child):
     assert set(done.readback) == set("abcdefg")
     assert {answer["ok"] for answer in done.readback.values()} <= {False, None}
     assert done.errors()
+
+
+def test_fill_memory_saves_the_fill_of_a_new_tensor_when_deterministic_algorithms_are_on(child):
+    program = """
+        import torch
+        torch.use_deterministic_algorithms(True)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+            torch.empty(1000)
+        out["fills"] = sum(event.count for event in recorded.key_averages() if event.key == "aten::fill_")
+        """
+    assert child(program).out["fills"] == 1
+    done = child(program, "determinism.fill_memory=false")
+    assert done.out["fills"] == 0
+    answer = done.readback["determinism.fill_memory"]
+    assert (answer["found"], answer["ok"]) == ("false", True)

@@ -89,7 +89,7 @@ out["num"] = len(list(loader))
     assert done.readback["loader.num_workers"]["ok"] is True
 
 
-def test_what_needs_workers_is_refused_with_the_reason_where_a_loader_has_none(child):
+def test_worker_settings_are_refused_with_the_reason_when_a_loader_has_no_workers(child):
     done = child(LOADER + "list(DataLoader(data, 4))", "loader.prefetch_factor=4", "loader.persistent_workers=true")
     for answer in done.readback.values():
         assert answer["ok"] is False

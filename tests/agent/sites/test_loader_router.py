@@ -1,4 +1,8 @@
-"""What a loader's workers have made and what they still have to make, as torch's own iterators tell it."""
+"""What a loader's workers have made and what they still have to make, as torch's own iterators tell it.
+
+These tests read private names: `Router.waiting` tells whether workers are done, and only `_done` tells how many batches
+were made of those that were asked for, which tests must know to hold workers at one moment.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ def test_a_loader_without_workers_has_nothing_to_do_or_to_give():
     assert _done(iterator) == (0, 0)
 
 
-def test_where_torch_does_not_tell_as_many_batches_count_as_ready_as_there_may_be():
+def test_ready_batches_count_as_many_as_there_may_be_when_torch_does_not_tell():
     assert _done(SimpleNamespace(_num_workers=3, _prefetch_factor=4)) == (12, 12)
 
 

@@ -235,7 +235,7 @@ print(num_graphs)
 """
 
 
-def test_what_the_first_call_makes_and_keeps_leaves_the_graph_whole(fork_under_agent, script):
+def test_compiled_module_keeps_a_whole_graph_when_its_first_call_makes_and_keeps_a_tensor(fork_under_agent, script):
     ran = fork_under_agent([script(ANCHORED)], settings=[COMPILED])
     assert (ran.stdout.strip(), ran.returncode) == ("1", 0), ran.stderr
 

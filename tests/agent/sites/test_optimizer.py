@@ -40,7 +40,7 @@ out["params"] = [len(optimizer.param_groups[0]["params"]) for optimizer in made]
     assert done.readback["optimizer.fused"]["ok"] is True
 
 
-def test_it_holds_for_parameter_groups_that_choose_for_themselves(child):
+def test_fused_holds_for_parameter_groups_that_choose_for_themselves(child):
     program = (
         TRAIN
         + """
@@ -75,7 +75,7 @@ out["fused"] = optimizer.param_groups[0]["fused"]
     assert done.readback["optimizer.fused"]["ok"] is True
 
 
-def test_where_torch_would_refuse_the_programs_own_arguments_stay_and_the_reason_is_told(child):
+def test_programs_own_arguments_stay_with_the_reason_when_torch_would_refuse_ours(child):
     done = child(
         TRAIN
         + """
@@ -92,7 +92,7 @@ out["group"] = [optimizer.param_groups[0]["fused"], optimizer.param_groups[0]["f
     assert "complex64" in done.readback["optimizer.fused"]["detail"]
 
 
-def test_it_is_taken_back_before_the_first_step_where_gradients_will_be_sparse(child):
+def test_fused_is_taken_back_before_the_first_step_when_gradients_will_be_sparse(child):
     done = child(
         """
         import torch

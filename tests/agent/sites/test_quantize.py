@@ -147,7 +147,7 @@ out['kinds'] = kinds()
     assert done.readback["precision.quantize"]["ok"] is True
 
 
-def test_what_trains_keeps_its_weights_and_the_reason_is_said(child):
+def test_quantize_leaves_weights_alone_with_the_reason_when_a_model_trains(child):
     done = child(MADE_UP + NET + "net.train()\nnet(x).sum().backward()\nout['kinds'] = kinds()", INT8)
     assert done.out["kinds"] == ["Parameter", "Parameter"]
     answer = done.readback["precision.quantize"]

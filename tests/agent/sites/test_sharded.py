@@ -87,7 +87,7 @@ def test_modules_are_gathered_ahead_in_both_directions(child):
     assert done.readback["fsdp.prefetch"]["ok"] is True
 
 
-def test_what_the_program_gathers_ahead_itself_stays(child):
+def test_fsdp_prefetch_leaves_modules_alone_when_the_program_gathers_ahead_itself(child):
     own = NET + "net[0].set_modules_to_forward_prefetch([net[1]])\n"
     done = child(BEGIN + own + STEPS + FOUND, "fsdp.prefetch=2")
     assert done.out["ahead"] == [[1, 0], [0, 0], [0, 0], [0, 0]]

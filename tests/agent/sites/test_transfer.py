@@ -65,7 +65,7 @@ def test_torchscript_and_tensor_subclasses_still_work(child):
     assert done.out == {"types": ["torch.float64", "Own"]}
 
 
-def test_what_a_signal_handler_raises_meanwhile_reaches_the_program(child):
+def test_exceptions_of_a_signal_handler_reach_the_program_when_raised_during_a_transfer(child):
     done = child(
         """
         import os, signal, torch

@@ -85,7 +85,7 @@ out["seen"] = [int(one) for one in torch.utils.data.DataLoader(Two(), 1, num_wor
     assert (answer["ok"], answer["detail"]) == (False, "1 of 1 workers could not be set")
 
 
-def test_how_tensors_are_shared_is_set_and_read_back(child):
+def test_sharing_strategy_is_set_and_read_back(child):
     program = 'import torch.multiprocessing as multi\nout["by"] = multi.get_sharing_strategy()\n'
     done = child(program, "loader.sharing_strategy=file_system")
     assert done.out["by"] == "file_system"

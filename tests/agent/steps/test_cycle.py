@@ -118,7 +118,7 @@ def test_shorter_repeats_do_not_fool_while_something_seen_before_is_missing(num_
     assert (found.sequence, found.anchor) == (image, decoder)
 
 
-def test_what_was_seen_once_is_given_up_after_a_long_tail():
+def test_cycle_is_given_up_when_its_token_was_seen_once_before_a_long_tail():
     assert search([0] + [1] * 255, CALLS) is None
     assert search([0] + [1] * 256, CALLS).sequence == [1]
 
@@ -144,7 +144,7 @@ def test_replays_of_a_captured_graph_end_steps():
 
 
 @given(st.lists(st.integers(0, len(TOKENS) - 1), max_size=60), st.integers(0, 3))
-def test_whatever_happens_the_answer_is_a_cycle_of_what_happened_or_none(events, num_optimizers):
+def test_cycle_search_gives_a_cycle_of_the_events_or_none(events, num_optimizers):
     found = search(events, num_optimizers=num_optimizers)
     if found is not None:
         assert set(found.sequence) <= set(events)
@@ -170,10 +170,10 @@ def test_of_a_program_that_trains_and_then_infers_either_phase_has_a_cycle():
     assert search([TRAIN, NET, SGD] * 8 + [EVAL] * 20, phase="inference").sequence == [EVAL]
 
 
-def test_what_trains_is_no_cycle_of_inference_however_it_begins():
+def test_cycle_of_inference_never_holds_training_however_it_begins():
     accumulates = [TRAIN, NET] * 16 + [SGD]
     assert all(search((accumulates * 3)[:size], phase="inference") is None for size in range(1, 99))
 
 
-def test_what_only_calls_is_no_training():
+def test_cycle_of_training_is_not_found_when_modules_are_only_called():
     assert search([VAL, EVAL] * 400, phase="training") is None

@@ -163,7 +163,7 @@ def test_replicas_of_data_parallel_are_no_roots(torch, seen):
     assert (seen.first, seen.called) == ([], [])
 
 
-def test_what_a_module_calls_while_it_is_made_is_no_root_until_the_program_calls_it(torch, seen):
+def test_module_called_during_construction_is_no_root_until_the_program_calls_it(torch, seen):
     layer = make(torch, "Layer")()
 
     class Net(torch.nn.Module):

@@ -92,7 +92,7 @@ SILENT = {
 
 
 @pytest.mark.parametrize("batch", SILENT.values(), ids=SILENT)
-def test_what_does_not_say_is_unknown(batch):
+def test_samples_of_a_batch_are_unknown_when_it_does_not_say(batch):
     assert in_batch(batch, 8) is None
 
 
@@ -103,7 +103,7 @@ class Hostile:
         raise RuntimeError(name)
 
 
-def test_what_raises_when_it_is_looked_at_is_unknown():
+def test_samples_are_unknown_when_looking_at_a_batch_raises():
     assert in_batch(Hostile(), 8) is None
     assert in_batch([Hostile(), 1], 8) is None
     assert in_call((Hostile(), Array(3)), {}) == 3

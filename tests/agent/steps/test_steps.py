@@ -93,7 +93,7 @@ def test_calls_from_several_threads_are_all_counted_once():
     assert len(counted.fixed) == 1
 
 
-def test_where_steps_will_be_marked_no_cycle_is_searched_for():
+def test_cycle_is_not_searched_for_when_steps_will_be_marked():
     """Five batches a marked step: the draws and calls repeat long before the first mark comes."""
     counted, net = Counted(marked_by_hand=True), Net()
     for _ in range(4):
@@ -189,7 +189,7 @@ def test_each_epoch_is_marked_once_the_step_is_known():
     assert [index for index, (*_, flags) in enumerate(counted.recorded) if flags & 4] == [0, 6, 12]
 
 
-def test_what_an_epoch_waits_for_before_its_first_batch_is_its_first_steps_wait():
+def test_first_step_of_an_epoch_counts_the_wait_before_its_first_batch():
     counted, optimizer, key = Counted(), Net(), (Loader, 1, 8, object, True)
     for _ in range(3):
         counted.steps.waited_before(key, 2.0)
@@ -219,7 +219,7 @@ def test_steps_worked_off_together_stop_exactly_where_they_should():
     assert counted.samples == [8] * 400
 
 
-def test_what_comes_between_is_counted_in_order():
+def test_steps_are_recorded_in_order_when_other_events_come_between():
     counted, optimizer, other = Pending([10**9]), Net(), Net()
     key = (Loader, 1, 8, object, True)
     for number in range(200):

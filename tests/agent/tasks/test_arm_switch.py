@@ -115,7 +115,7 @@ def test_fused_is_read_from_the_parameter_groups_when_the_arm_is_on(switch):
     arm.off()
 
 
-def test_what_a_setter_sets_beside_its_value_is_put_back(switch):
+def test_arm_switch_puts_back_what_a_setter_sets_beside_its_value(switch):
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         arm = switch(planned("determinism.algorithms", DETERMINISTIC, False))
@@ -165,7 +165,7 @@ def test_a_program_that_changes_the_setting_while_the_arm_is_off_ends_it(switch)
                 backend.matmul.fp32_precision = "none"
 
 
-def test_what_the_program_sets_while_the_arm_is_on_stays(switch):
+def test_arm_switch_keeps_a_programs_value_when_the_program_sets_it_while_the_arm_is_on(switch):
     before, num_threads = torch.backends.cudnn.deterministic, torch.get_num_threads()
     arm = switch(planned("cudnn.deterministic", CUDNN, not before), planned("host.num_threads", THREADS, 3))
     arm.on()
@@ -264,7 +264,7 @@ def test_quantized_weights_are_exchanged_for_the_own_ones_and_back(switch, progr
         assert net[0].weight is own
 
 
-def test_if_one_module_cannot_be_quantized_the_others_have_their_own_weights(switch, program, halved):
+def test_other_modules_have_their_own_weights_when_one_cannot_be_quantized(switch, program, halved):
     net, trains = torch.nn.Sequential(torch.nn.Linear(4, 4)).eval(), torch.nn.Sequential(torch.nn.Linear(4, 4))
     program.roots.alive = lambda: [net, trains]
     own = net[0].weight

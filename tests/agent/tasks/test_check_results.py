@@ -96,7 +96,7 @@ def test_several_losses_that_go_backward_together_are_one_value():
     assert noted.values == [8.0, 10.0, 2.0]
 
 
-def test_what_goes_backward_inside_of_backward_is_no_loss():
+def test_noted_losses_leave_out_backward_calls_inside_backward():
     noted, weight = Noted(), torch.ones(2, requires_grad=True)
     checkpoint(lambda x: x * 3, weight, use_reentrant=True).sum().backward()
     assert torch.equal(weight.grad, torch.tensor([3.0, 3.0]))
@@ -325,7 +325,7 @@ def test_modules_inside_say_what_they_gave_in_the_first_call_and_keep_no_hooks()
     assert not any(part._forward_hooks for part in net.modules())
 
 
-def test_what_rounds_moves_weights_and_what_innermost_modules_give():
+def test_nudge_moves_weights_and_innermost_modules_results_by_rounding():
     noted, net = Noted(nudge=2**-9), nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
     x = torch.randn(4, 6)
     with torch.no_grad():

@@ -19,7 +19,7 @@ def iterator_of(batches, *, num_workers=0):
     return made, lambda _: next(source)
 
 
-def test_what_was_prefetched_is_left_out_and_the_largest_batch_is_kept():
+def test_drain_leaves_out_prefetched_batches_and_keeps_the_largest():
     batches = [torch.zeros(4, 2)] * 9 + [torch.zeros(3, 2)]
     iterator, following = iterator_of(batches)
     batch, fields = drain(following, iterator, fewest=2, skip=3, begun_s=None)

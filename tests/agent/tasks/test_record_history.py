@@ -50,6 +50,6 @@ def test_a_program_that_records_the_history_itself_has_it_to_itself(training):
     assert training.cuda.is_recording
 
 
-def test_where_torch_came_before_the_task_it_is_given_up(training):
+def test_record_history_is_given_up_when_torch_came_before_the_task(training):
     task = RecordHistory(training.program, {"id": 1, "at_step": 0})
     assert recorded(training, task, 1)["event"] == "given_up"

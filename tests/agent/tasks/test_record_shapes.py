@@ -82,7 +82,7 @@ def test_modules_are_told_apart_by_class_and_size_and_are_not_kept_alive():
     assert [(one["num_parameters"], one["calls"][0]["num"]) for one in counted.modules] == [(3, 2), (4, 1)]
 
 
-def test_what_torch_compile_wraps_is_told_by_its_own_name_and_inputs():
+def test_shapes_are_recorded_under_a_modules_own_name_when_torch_compile_wraps_it():
     counted = Counted()
     counted.call(torch.compile(Net(), backend="eager"), torch.zeros(6))
     (found,) = counted.modules
@@ -91,7 +91,7 @@ def test_what_torch_compile_wraps_is_told_by_its_own_name_and_inputs():
 
 
 @pytest.mark.parametrize("limits", [{"num_calls": 2}, {"most_s": -1.0}])
-def test_it_ends_after_so_many_calls_or_so_long(limits):
+def test_record_shapes_ends_after_so_many_calls_or_so_long(limits):
     counted, net = Counted(**limits), Net()
     for _ in range(3):
         counted.call(net, torch.zeros(1))
@@ -99,7 +99,7 @@ def test_it_ends_after_so_many_calls_or_so_long(limits):
     assert counted.modules[0]["calls"][0]["num"] == limits.get("num_calls", 1)
 
 
-def test_it_ends_with_as_many_shapes_as_can_be_planned_for(monkeypatch):
+def test_record_shapes_ends_with_as_many_shapes_as_can_be_planned_for(monkeypatch):
     monkeypatch.setattr(record_shapes, "MOST_DIFFERENT", 3)
     counted, net = Counted(), Net()
     for size in range(1, 9):

@@ -123,7 +123,7 @@ def test_the_steps_before_the_recording_are_what_recorded_steps_are_compared_wit
     assert len(recorded) == 5
 
 
-def test_it_is_recorded_once_and_torch_is_left_as_it_was(script, fork_under_agent):
+def test_record_trace_records_once_and_leaves_torch_as_it_was(script, fork_under_agent):
     program = script(
         TRAINING
         + """

@@ -52,7 +52,7 @@ def test_sums_in_another_order_are_no_worse_than_the_baselines_against_a_copy_in
     [lambda net, x: net(x.bfloat16().float()), lambda net, x: net(torch.cat([x[:-1], x[:1]]))],
     ids=["bfloat16 where float32 was promised", "a row of another batch"],
 )
-def test_what_rounding_does_not_explain_is_worse(arm):
+def test_results_within_are_worse_when_rounding_does_not_explain_them(arm):
     found = guard.within(LAYOUT, calls(net_of(), arm))
     assert (found.ok, found.reference) == (False, "float64")
 

@@ -121,7 +121,7 @@ print("TOLD", sorted(told[-1]["unknown"]))
 """
 
 
-def test_what_cannot_be_covered_once_torch_is_there_is_told_too(target_python):
+def test_startup_spans_say_which_spans_cannot_be_covered_when_torch_is_loaded_already(target_python):
     done = subprocess.run(
         [target_python, "-c", COVERS_LATER, str(SOURCE / "agent")], capture_output=True, text=True, timeout=60
     )

@@ -179,14 +179,14 @@ def test_arms_take_turns_and_both_orders_come(program):
     assert {block["order"] for block in blocks} == {"ABBA", "BAAB"}
 
 
-def test_it_begins_after_the_step_that_it_is_told_and_leaves_all_as_it_was(program):
+def test_switch_arms_begins_after_its_step_and_leaves_all_as_it_was(program):
     ran = program([FAST], num_blocks=3).run()
     assert ran.values[:FIRST_STEP] == [(False, False)] * FIRST_STEP
     assert any(fast for fast, _ in ran.values)
     assert (ran.torch.fast, ran.torch.slow) == (False, False)
 
 
-def test_what_a_switch_sets_off_is_not_timed(program):
+def test_switch_arms_leaves_the_cost_of_a_switch_untimed(program):
     def cost_s(ran, number):
         switched = len(ran.values) > 1 and ran.values[-1] != ran.values[-2]
         return 5.0 if switched else 0.0
@@ -408,7 +408,7 @@ def test_an_arm_given_up_as_slow_is_told_as_what_one_stretch_took(program):
     assert given_up["reason"] == "a stretch with it took 52.0 times as long as usual, so its blocks ended"
 
 
-def test_it_ends_when_another_task_is_ordered_and_leaves_all_as_it_was(program):
+def test_switch_arms_ends_and_leaves_all_as_it_was_when_another_task_is_ordered(program):
     ran = program([FAST], num_blocks=50)
     ran.program.more_ordered = lambda: len(ran.values) > 60
     ran.run()

@@ -52,12 +52,12 @@ def test_another_machine_makes_useless_what_depends_on_it(here, what, files):
 
 
 @pytest.mark.parametrize("field", ["driver", "torch", "cuda", "triton", "compiler", "torch_folder"])
-def test_what_nothing_in_the_pack_depends_on_is_harmless(field):
+def test_differences_are_harmless_when_nothing_in_the_pack_depends_on_them(field):
     only = {"driver": TRITON, "torch": CUDA, "cuda": TRITON, "triton": CUDA, "compiler": GRAPH, "torch_folder": GRAPH}
     assert set(found(only[field], **{field: "other"}).values()) == {"harmless"}
 
 
-def test_what_is_not_known_is_unknown_and_not_the_same():
+def test_differences_are_unknown_when_a_condition_is_unknown():
     assert found(GRAPH, torch=None) == {"torch": "unknown"}
     assert found(GRAPH, gpus=None) == {"GPU": "unknown"}
     nothing = packs.manifest(GRAPH)

@@ -32,7 +32,7 @@ def unpacked(pack: Path, target: Path):
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=TREES)
-def test_what_is_packed_comes_out_the_same(tmp_path_factory, tree):
+def test_packed_files_come_out_the_same(tmp_path_factory, tree):
     base = tmp_path_factory.mktemp("round")
     made = packs.pack(base / "a.pack", packs.fill(base / "cache", tree))
     done = unpacked(base / "a.pack", base / "there" / "cache")

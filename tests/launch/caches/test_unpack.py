@@ -143,7 +143,7 @@ def test_a_manifest_of_another_version_is_refused_as_such(tmp_path):
     assert "cache-pack/2" in refused(packs.by_hand(tmp_path / "p", raw, packs.member(FILE)), tmp_path)
 
 
-def test_what_is_no_manifest_is_refused(tmp_path):
+def test_unpack_refuses_a_manifest_that_is_not_json(tmp_path):
     assert "JSON" in refused(packs.by_hand(tmp_path / "p", b"{nonsense", packs.member(FILE)), tmp_path)
 
 
@@ -221,7 +221,7 @@ NO_PACKS = {
 
 # Named, as gzip writes the time into what it packs: each of pytest's workers would have names of its own.
 @pytest.mark.parametrize("content", NO_PACKS.values(), ids=NO_PACKS)
-def test_what_is_no_pack_at_all_is_said_to_be_none(tmp_path, content):
+def test_unpack_says_so_when_a_file_is_no_pack(tmp_path, content):
     (tmp_path / "p").write_bytes(content)
     assert refused(tmp_path / "p", tmp_path)
 
@@ -252,7 +252,7 @@ def test_files_that_are_there_stay_and_the_others_join_them(tmp_path):
     assert (done.num_new, done.num_kept) == (1, 1)
 
 
-def test_where_the_file_system_has_no_hard_links_files_are_moved(tmp_path, monkeypatch):
+def test_unpack_moves_files_when_the_file_system_has_no_hard_links(tmp_path, monkeypatch):
     def no_links(*_, **__):
         raise OSError(errno.EPERM, "no links here")
 
@@ -318,7 +318,7 @@ else:
 
 
 @pytest.mark.parametrize("what", ["pack", "unpack"])
-def test_what_was_killed_halfway_leaves_nothing_after_a_later_start(tmp_path, monkeypatch, what):
+def test_sweep_removes_what_a_killed_pack_or_unpack_left(tmp_path, monkeypatch, what):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     caches = packs.fill(tmp_path / "from", {"a": os.urandom(4_000_000)})
     packs.pack(tmp_path / "p", caches)

@@ -83,7 +83,7 @@ def test_a_cut_walk_invents_nothing(tmp_path):
     assert found.deleted == ()
 
 
-def test_what_cannot_be_read_is_not_called_deleted(tmp_path):
+def test_changes_do_not_call_a_file_deleted_when_its_folder_cannot_be_read(tmp_path):
     before = snapshot({"closed/x": 1})
     after = Snapshot({"closed/": Entry(0, 0, 0, True)}, frozenset({""}))
     assert between(before, after) == Changes()

@@ -67,7 +67,7 @@ def test_a_folder_that_may_not_be_entered_is_named(tmp_path):
         ("train.py", "not on PATH", "python ./train.py"),
     ],
 )
-def test_what_cannot_be_started_is_said_with_what_to_do(name, what, hint, bin_, tmp_path):
+def test_find_executable_says_what_to_do_when_a_program_cannot_be_started(name, what, hint, bin_, tmp_path):
     (tmp_path / "train.py").touch(mode=0o644)
     with pytest.raises(UsageError, match=what) as raised:
         find_executable(name, env={"PATH": str(bin_)}, cwd=tmp_path)

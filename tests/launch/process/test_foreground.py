@@ -186,7 +186,7 @@ def test_the_command_shares_our_process_group_and_session(run_dir, target_python
     assert run(run_dir, target_python, "-c", code).stdout.split() == done.stdout.split()
 
 
-def test_what_is_left_in_the_background_goes_on_after_a_normal_end(marked, run_dir):
+def test_background_processes_go_on_after_a_normal_end(marked, run_dir):
     assert run(run_dir, "sh", "-c", "sleep 1000 >&- 2>&- & exit 0", env=marked.env).returncode == 0
     assert len(marked.pids()) == 1
 

@@ -69,7 +69,7 @@ def folder():
     "how", ["ends", pytest.param("stays", marks=pytest.mark.long)], ids=["the command ends", "the supervisor is killed"]
 )
 @pytest.mark.parametrize("what", [pytest.param("waits", marks=pytest.mark.long), "forks"])
-def test_what_another_user_runs_is_named_after_a_limit(what, how, folder, marked):
+def test_processes_of_another_user_are_named_after_a_limit(what, how, folder, marked):
     become = [
         "setpriv",
         "--reuid=65534",

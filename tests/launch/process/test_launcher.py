@@ -184,7 +184,7 @@ def test_relative_paths_count_from_where_dynotune_is(cwd, run_dir, monkeypatch):
     assert (cwd / "new").exists()
 
 
-def test_what_lies_in_kept_folders_is_not_listed(cwd, run_dir):
+def test_changed_files_leave_out_kept_folders(cwd, run_dir):
     (cwd / "cache").mkdir()
     launched, _ = run(["touch", "cache/x", "y"], cwd=cwd, run_dir=run_dir, keep=[cwd / "cache"])
     assert launched.changed_files == ["y"]

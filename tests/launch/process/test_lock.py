@@ -156,7 +156,7 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path):
     assert "--no-lock" in raised.value.hint
 
 
-def test_what_a_command_starts_does_not_keep_the_lock(tmp_path, run_dir, cwd, holder):
+def test_lock_is_not_kept_by_processes_that_a_command_starts(tmp_path, run_dir, cwd, holder):
     from dynotune.launch import start
 
     with (

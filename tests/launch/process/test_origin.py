@@ -88,7 +88,7 @@ def test_the_key_is_the_users_alone_and_is_made_once(folder, state):
 
 
 @pytest.mark.parametrize("marked_by", ["nobody", "another", "garbage"])
-def test_what_comes_from_elsewhere_is_typed_by_the_user(folder, tmp_path, monkeypatch, marked_by):
+def test_settings_from_elsewhere_must_be_typed_by_the_user(folder, tmp_path, monkeypatch, marked_by):
     begun = compared(EVIL, TUNES, command=["python", "t.py", "a b"])
     if marked_by == "another":
         with monkeypatch.context() as elsewhere:
@@ -106,7 +106,7 @@ def test_what_comes_from_elsewhere_is_typed_by_the_user(folder, tmp_path, monkey
     origin.refuse_foreign(folder, begun, typed(begun, EVIL, command=begun.run.command))
 
 
-def test_what_was_put_into_a_folder_of_ones_own_is_typed_too(folder):
+def test_settings_put_into_a_folder_of_ones_own_must_be_typed_too(folder):
     begun = compared(TYPED)
     origin.mark(folder, begun)
     for changed in (

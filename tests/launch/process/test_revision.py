@@ -115,7 +115,7 @@ def repository(cwd):
     return cwd
 
 
-def test_what_differs_is_told_from_the_working_tree_and_its_changes(repository):
+def test_revision_lists_files_that_differ_from_the_working_tree_and_its_changes(repository):
     found = revision.find(repository, "old")
     assert sorted(found.differing) == ["code.py", "only_old.py", "pkg/a.py", "run.sh"]
     assert found.gone == ["new/deep.py"]

@@ -30,7 +30,7 @@ except CannotRunHere as error:
 """
 
 
-def test_it_is_private_whatever_the_umask(tmp_path):
+def test_run_folder_is_private_whatever_the_umask(tmp_path):
     before = os.umask(0o777)
     try:
         folder = new_run_folder(tmp_path)
@@ -45,7 +45,7 @@ def test_names_are_unique_and_sort_by_time(tmp_path):
     assert [name[:19] for name in names] == sorted(name[:19] for name in names)
 
 
-def test_who_makes_many_folders_still_holds_the_first(tmp_path):
+def test_first_run_folder_stays_in_use_when_many_more_are_made(tmp_path):
     first = new_run_folder(tmp_path)
     for _ in range(40):
         new_run_folder(tmp_path)

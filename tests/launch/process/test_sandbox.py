@@ -341,7 +341,7 @@ class TestWithoutPrivileges:
         ],
         ids=["a folder of a group", "a folder of a group below", "another's file", "a file that is read-only"],
     )
-    def test_where_files_of_a_group_could_not_be_changed_there_is_no_view(self, as_root, names, someone):
+    def test_sandbox_has_no_view_when_files_of_a_group_could_not_be_changed(self, as_root, names, someone):
         code = "import os, pathlib\nfor p in pathlib.Path('.').iterdir():\n"
         code += "  os.chmod(p, 0o775) if p.owner() == 'nobody' else None\n"
         code += "  (p / 'new' if p.is_dir() else p).open('a').write('x')\nprint('done')"
@@ -358,7 +358,7 @@ class TestWithoutPrivileges:
         assert kind == "none"
         assert (run_dir / "stdout").read_text() == "refused\n"
 
-    def test_where_two_names_of_one_file_would_become_two_files_there_is_no_view(self, someone):
+    def test_sandbox_has_no_view_when_two_names_of_one_file_would_become_two_files(self, someone):
         kind, reason, _, run_dir = self.run(someone, LINKS, setup="cd project; echo -n before > one; ln one two")
         assert (kind, "another file than" in reason) == ("none", True), reason
         assert (run_dir / "stdout").read_text() == "beforemore True\n"
@@ -368,7 +368,7 @@ class TestWithoutPrivileges:
         kind, reason, changes, _ = self.run(someone, "open('new', 'w')", as_root=theirs)
         assert (kind, changes[0]) == ("overlay", ["new"]), reason
 
-    def test_what_only_a_capability_lets_the_user_read_can_be_read_as_there_is_no_view(self, someone):
+    def test_sandbox_has_no_view_and_shows_files_that_only_a_capability_can_read(self, someone):
         code, theirs = "print(open('theirs').read())", "echo secret > project/theirs; chmod 600 project/theirs"
         kind, reason, _, run_dir = self.run(someone, code, as_root=theirs, capability="dac_read_search")
         assert (kind, "capability" in reason) == ("none", True), reason

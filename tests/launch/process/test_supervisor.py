@@ -48,7 +48,7 @@ def test_ending_finds_sessions_daemons_deaf_ones_and_many(python, grace_s, marke
     assert not marked.pids()
 
 
-def test_what_a_command_leaves_behind_is_ended_when_it_exits(python, marked, run_dir, cwd):
+def test_supervisor_ends_processes_that_a_command_leaves_behind(python, marked, run_dir, cwd):
     with start(python(FOREST + "os._exit(7)"), env=marked.env, cwd=cwd, run_dir=run_dir) as launched:
         assert launched.wait(120).code == 7
     assert not marked.pids()

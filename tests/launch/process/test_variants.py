@@ -76,7 +76,7 @@ def test_a_script_is_the_one_beside_the_interpreter(other):
         made(f"python={other}", command=["accelerate", "launch"])
 
 
-def test_what_is_no_interpreter_is_refused(tmp_path):
+def test_python_variant_is_refused_when_its_path_is_no_interpreter(tmp_path):
     (tmp_path / "notes").write_text("")
     (tmp_path / "notes").chmod(0o644)
     for path in (tmp_path / "nowhere", tmp_path / "notes", tmp_path):

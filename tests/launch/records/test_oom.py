@@ -17,7 +17,7 @@ OLD = (
 )
 
 
-def test_it_is_said_in_sentences_what_was_asked_held_and_free_in_pieces():
+def test_oom_sentences_say_what_was_asked_held_and_free_in_pieces():
     said = why_memory_ran_out(["Traceback", FULL, ""])
     for part in (
         "2.00 GiB more was asked for, and of 79.10 GiB only 1.06 GiB was free",

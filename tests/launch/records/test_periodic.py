@@ -54,7 +54,7 @@ def test_a_function_that_some_steps_alone_call_is_named_with_its_period_and_its_
     ("stack", "kind"),
     [([SAVES, SERIALISES], "checkpoint"), ([DRAWS, SAMPLES], "epoch"), ([SAVES], "other"), ([SAVES, TRAINS], "other")],
 )
-def test_what_it_is_for_is_told_by_what_it_calls(stack, kind):
+def test_periodic_works_kind_is_told_by_its_calls(stack, kind):
     (work,), _ = periodic(every(60, 10), *usual(60), *[(stack, step, 32) for step in range(9, 60, 10)])
     assert work.kind == kind
 
@@ -71,7 +71,7 @@ def test_a_line_that_is_slower_now_and_then_is_no_work_of_some_steps():
     assert periodic(every(60, 10), *usual(60), *[([TRAINS], step, 32) for step in range(9, 60, 10)]) == ([], set())
 
 
-def test_what_takes_the_place_of_other_work_costs_no_more_than_its_steps_are_longer():
+def test_periodic_work_costs_no_more_than_its_steps_are_longer_when_it_replaces_other_work():
     seen = [([VALIDATES, MODULE], step, 15) if step % 10 == 9 else ([TRAINS], step, 10) for step in range(60)]
     (work,), _ = periodic(every(60, 10, long_s=0.15), *seen)
     assert work.share == pytest.approx(6 * 0.05 / (54 * 0.1 + 6 * 0.15))
@@ -100,7 +100,7 @@ def test_shares_are_of_the_window_whatever_was_seen(step_s, seen):
     assert all(0 <= step < len(step_s) for step in steps)
 
 
-def test_what_a_line_calls_counts_for_that_line_however_deep_it_is():
+def test_seen_inside_counts_calls_of_a_line_however_deep_they_are():
     seen = [(0, 1), (1, 1), (1, 2), (0, 3)]
     told = Moments(frames=list(FRAMES), stacks=[[TRAINS], [VALIDATES, MODULE]], seen=seen)
     assert seen_inside(told, "train.py(30): main") == seen_inside(told, "model.py(12): forward") == 0.5

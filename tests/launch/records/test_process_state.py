@@ -49,7 +49,7 @@ def test_the_slowest_hundredth_says_what_it_had_that_others_had_not():
     assert found.typical_step_s == 0.1
 
 
-def test_what_every_step_waits_makes_none_of_them_slow():
+def test_waits_are_no_cause_of_a_slow_step_when_every_step_has_them():
     step_s = [0.1] * 50 + [0.15]
     found = timed(step_s, waits=dict.fromkeys(range(51), 0.08))
     assert found.slow[0].causes == []

@@ -16,7 +16,7 @@ def test_samples_that_one_step_does_not_know_are_unknown_for_the_process():
     assert (process.num_steps, process.num_samples, process.median_step_s) == (2, None, 0.75)
 
 
-def test_what_the_agent_could_not_find_is_unknown_and_not_text(tmp_path):
+def test_readback_is_unknown_and_not_text_when_the_agent_could_not_find_a_value(tmp_path):
     reason = "no loader was drawn from"
     found = {"type": "unknown", "reason": reason}
     entry = {"knob": "loader.num_workers", "asked": "2", "found": found, "witness": "none", "ok": False}

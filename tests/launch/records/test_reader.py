@@ -53,7 +53,7 @@ def recorded(tmp_path) -> Path:
 
 @settings(deadline=None)
 @given(st.lists(STEPS | EVENTS, max_size=40))
-def test_what_is_written_is_read(entries):
+def test_records_hold_all_entries_that_were_written(entries):
     with TemporaryDirectory() as folder:
         write(folder, entries)
         found = Records(Path(folder)).update()

@@ -47,6 +47,16 @@ def test_journal_keeps_everything_before_when_the_disk_is_full(journal, tmp_path
     assert len(journal.add(Pair("candidate", 1.0, 2.0)).pairs) == 2
 
 
+def test_journal_keeps_everything_before_when_its_file_cannot_grow(journal, tmp_path, largest_file):
+    before = journal.add(Pair("baseline", 1.0, 2.0))
+    largest_file((tmp_path / "comparison.json").stat().st_size + 100)
+    with pytest.raises(CannotRunHere, match="File too large"):
+        for _ in range(100):
+            before = journal.add(Pair("candidate", 1.0, 2.0))
+    assert journal.document == before == on_disk(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["comparison.json"]
+
+
 def test_journal_loses_nothing_when_lanes_add_at_once():
     journal = Journal(of_run(Study, id="s", budget_s=1.0))
 

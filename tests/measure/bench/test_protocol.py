@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import errno
 import itertools
 import os
 import re
@@ -19,7 +21,7 @@ from dynotune.measure.bench import bench, protocol, settle
 from dynotune.measure.comparison import schedule
 from dynotune.measure.live import lane_speed, lanes
 from dynotune.measure.live.request import CompareRequest
-from dynotune.schema import document
+from dynotune.schema import atomic, document
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.errors import CannotRunHere, CommandFailed, RecordError, UsageError
 from dynotune.schema.facts import Unknown
@@ -124,7 +126,7 @@ def test_the_unit_is_a_step_where_a_pilot_could_not_count_samples(compare, runs)
     assert comparison.baseline.samples_per_s is None
 
 
-def test_it_ends_at_the_first_look_that_settles_it(compare, runs):
+def test_compare_ends_at_the_first_look_that_settles_it(compare, runs):
     runs.step_s = {"baseline": slightly_noisy(0.02), "candidate": slightly_noisy(0.01)}
     comparison = compare(max_pairs=12)
     assert comparison.verdict == "faster"
@@ -197,7 +199,7 @@ def test_a_live_run_that_comparisons_share_has_ended_before_a_fresh_process_star
     assert runs.names
 
 
-def test_what_cannot_be_compared_within_one_run_is_compared_in_fresh_processes(compare, runs, monkeypatch):
+def test_compare_runs_fresh_processes_when_arms_cannot_be_compared_within_one_run(compare, runs, monkeypatch):
     monkeypatch.setattr(settle.in_process, "compare_within", gives_up)
     runs.step_s = {"baseline": 0.02, "candidate": 0.01}
     comparison = compare(candidate=[Setting("host.num_threads", 1)], in_process="auto")
@@ -218,7 +220,7 @@ def test_an_arm_whose_pilot_fails_is_the_answer(compare, runs, arm, tmp_path):
     assert on_disk(tmp_path) == comparison
 
 
-def test_that_runs_work_in_the_folder_itself_is_said_before_a_pilot_can_fail(compare, runs, watcher, monkeypatch):
+def test_compare_says_that_runs_work_in_the_folder_itself_before_a_pilot_can_fail(compare, runs, watcher, monkeypatch):
     monkeypatch.setattr(sandbox, "available", lambda cwd, run_dir: "it was tried: no")
     runs.instead["pilot-baseline"] = raises(FAILURE)
     compare()
@@ -242,7 +244,7 @@ def test_a_setting_that_did_not_take_effect_is_refused(compare, runs):
     assert runs.names == ["pilot-baseline"]
 
 
-def test_where_both_arms_set_a_knob_the_candidates_read_back_is_told(compare, runs):
+def test_comparison_tells_the_candidates_readback_when_both_arms_set_a_knob(compare, runs):
     def says(value):
         found = [Readback("env.A", value, value, "getenv", True)]
         return lambda outcome: change(outcome, found)
@@ -256,7 +258,7 @@ def test_where_both_arms_set_a_knob_the_candidates_read_back_is_told(compare, ru
     assert comparison.readback["env.A"].asked == "1"
 
 
-def test_what_one_run_could_not_verify_stays_unverified(compare, runs):
+def test_readback_stays_unverified_when_one_run_could_not_verify_it(compare, runs):
     unverified = Readback("env.A", "1", Unknown("nothing reads it"), "", None)
     runs.readback = [Readback("env.A", "1", "1", "getenv", True)]
 
@@ -343,7 +345,9 @@ def compiling(clock, seconds, *, before_the_first_step=False):
 
 
 @pytest.mark.parametrize("before_the_first_step", [False, True])
-def test_what_compiles_runs_once_more_where_it_decides_whether_the_budget_will_do(compare, runs, before_the_first_step):
+def test_compare_repeats_the_pilot_of_a_compiling_arm_when_it_decides_whether_the_budget_will_do(
+    compare, runs, before_the_first_step
+):
     slow = compiling(runs.clock, 100.0, before_the_first_step=before_the_first_step)
     runs.instead["pilot-candidate"] = slow
     comparison = compare(budget_s=180.0)
@@ -436,11 +440,41 @@ def test_resuming_goes_on_with_the_same_window_order_and_number_of_pairs(interru
     assert comparison.num_pairs in schedule.looks(8)
 
 
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Lets the disk be full once a comparison has this many pairs, while the context lasts."""
+
+    @contextlib.contextmanager
+    def full(num_pairs):
+        write = atomic.write
+
+        def write_or_fail(path, content, **more):
+            if path.name == protocol.FILE and len(document.parse(content)["pairs"]) >= num_pairs:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write(path, content, **more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(atomic, "write", write_or_fail)
+            yield
+
+    return full
+
+
+def test_comparison_keeps_its_pairs_and_goes_on_later_when_the_disk_is_full(compare, resume, runs, full_disk, tmp_path):
+    with full_disk(3), pytest.raises(CannotRunHere, match="No space left") as raised:
+        compare(max_pairs=8, seed=3)
+    assert f"dynotune compare --resume {folder_in(tmp_path)}" in raised.value.hint
+    before = on_disk(tmp_path).pairs
+    assert len(before) == 2
+    comparison = resume()
+    assert comparison.verdict == "faster" and comparison.pairs[:2] == before
+
+
 def test_resuming_with_a_budget_adds_and_takes_no_look(interrupted, resume):
     assert resume(budget_s=50.0).max_pairs == 8
 
 
-def test_what_an_interrupted_run_left_is_gone_when_it_is_run_again(interrupted, resume, tmp_path):
+def test_resumed_compare_removes_what_an_interrupted_run_left(interrupted, resume, tmp_path):
     left = interrupted / "003-candidate" / "process-1-0.rec"
     left.parent.mkdir(exist_ok=True)
     left.write_bytes(b"an old record")
@@ -595,7 +629,7 @@ def test_both_runs_of_a_pair_and_both_pairs_of_a_block_are_in_one_lane(compare, 
 
 
 @pytest.mark.parametrize("slow", ["GPU-1", "GPU-2"])
-def test_what_lanes_say_does_not_depend_on_which_of_them_ends_first(compare, two_lanes, runs, monkeypatch, slow):
+def test_lanes_results_do_not_depend_on_which_lane_ends_first(compare, two_lanes, runs, monkeypatch, slow):
     """A lane is held up until the other has done all that it was given."""
     values, held = {}, threading.Event()
 

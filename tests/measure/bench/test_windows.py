@@ -44,7 +44,7 @@ def test_batches_that_may_lie_ready_are_used_up_before_the_window_begins():
     assert slow.warmup_steps < 40
 
 
-def test_what_a_pilot_took_to_compile_does_not_count_whole_for_runs_that_find_it_compiled():
+def test_windows_count_a_pilots_compilation_in_part_when_later_runs_find_it_compiled():
     compiling = [pilot([0.05] * 400), pilot([0.05, 60.0] + [0.05] * 400, compiled=[1])]
     with pytest.raises(UsageError, match="needs 3 pairs"):
         for_pairs(request(caches="cold"), compiling, 350.0)

@@ -47,7 +47,7 @@ def test_a_loss_that_is_larger_by_a_share_lies_apart_by_about_that_share(share):
     assert apart.signed == pytest.approx([share] * NUM, rel=0.05, abs=1e-9)
 
 
-def test_what_is_no_number_in_the_arm_alone_is_counted_and_in_both_is_left_out():
+def test_losses_apart_count_values_that_are_no_numbers_in_the_arm_alone():
     apart = losses_apart([1.0, None, 1.0, 1.0], [1.0, None, None, 1.0])
     assert apart == Apart([0.0, None, None, 0.0], 1, 3)
 
@@ -74,7 +74,7 @@ def test_rounding_is_allowed_and_a_training_that_goes_another_way_is_not():
     assert found.where == "the mean of values 18 to 24"
 
 
-def test_what_goes_up_and_down_around_the_baselines_is_no_difference_in_the_mean():
+def test_losses_differ_in_the_mean_only_when_they_stay_on_one_side_of_the_baselines():
     alternating = [value * (1 + (0.04 if at % 2 else -0.04) * (at >= 3)) for at, value in enumerate(FALLING)]
     assert judged(alternating, ORDER).ok
     shifted = [value * (1 + 0.04 * (at >= 3)) for at, value in enumerate(FALLING)]

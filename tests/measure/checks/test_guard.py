@@ -105,7 +105,7 @@ def test_an_arm_that_lies_further_off_is_held_against_a_second_run_of_the_baseli
     assert found.own == pytest.approx(0.08, rel=0.02)
 
 
-def test_what_the_baseline_says_again_serves_later_arms(runs, ask, tmp_path):
+def test_guard_reuses_the_nudged_baseline_when_later_arms_need_it(runs, ask, tmp_path):
     known = Guard(spec(cwd=tmp_path, base=tmp_path), tmp_path, {}).baseline()
     runs.losses["guard"] = [value * 1.5 for value in FALLING]
     assert not ask("precision.autocast=bf16", own=known).ok
@@ -136,14 +136,14 @@ def test_settings_that_change_the_meaning_stay_out_of_guarded_runs(ask, runs):
     assert runs.names == []
 
 
-def test_what_the_baseline_computes_serves_several_arms(runs, ask, tmp_path):
+def test_guard_reuses_the_baseline_when_later_arms_are_checked(runs, ask, tmp_path):
     known = Guard(spec(cwd=tmp_path, base=tmp_path), tmp_path, {}).baseline()
     runs.names.clear()
     assert ask("layout.channels_last=true", own=known, name="guard-1").ok
     assert runs.names == ["guard-1"]
 
 
-def test_what_the_baseline_has_the_arm_has_too(runs, tmp_path):
+def test_guard_gives_the_arm_the_baselines_settings_too(runs, tmp_path):
     against = [knobs.parse(text) for text in ("optimizer.fused=true", "loader.num_workers=2")]
     request = spec(settings=against, cwd=tmp_path, base=tmp_path)
     arm_of = [knobs.parse("precision.autocast=bf16"), knobs.parse("optimizer.fused=false")]
@@ -189,7 +189,7 @@ def on_a_gpu(runs, monkeypatch):
     return facts
 
 
-def test_where_there_is_room_arm_and_references_run_at_once_after_the_baseline(ask, runs, on_a_gpu):
+def test_guard_runs_arm_and_references_at_once_after_the_baseline_when_there_is_room(ask, runs, on_a_gpu):
     together = threading.Barrier(3)
     runs.meet = lambda name: name == "guard-baseline" or together.wait(60)
     assert ask("precision.autocast=bf16").reference == "float64"
@@ -207,7 +207,7 @@ def test_where_there_is_room_arm_and_references_run_at_once_after_the_baseline(a
     "change",
     [{"gpu.memory_used_bytes": 75 << 30}, {"gpu.memory_used_bytes": Unknown("refused")}],
 )
-def test_where_there_is_no_room_or_none_is_known_runs_go_one_after_another(ask, runs, on_a_gpu, change):
+def test_guard_runs_one_after_another_when_there_is_no_room_or_none_is_known(ask, runs, on_a_gpu, change):
     on_a_gpu.update(change)
     ask("precision.autocast=bf16")
     assert runs.names == ["guard-baseline", "guard", "guard-float64", "guard-rounded-2e-03"]
@@ -302,7 +302,7 @@ def test_a_process_that_says_nothing_leaves_it_unknown():
 
 
 @pytest.mark.parametrize("values", [["many"], [1.0, []]])
-def test_what_we_would_not_write_is_a_damaged_record(values):
+def test_guard_refuses_values_as_a_damaged_record_when_the_agent_would_not_write_them(values):
     damaged = take(record([0.1] * 3), {"event": "results", "what": "losses", "values": values})
     with pytest.raises(RecordError, match="damaged"):
         readings([damaged])

@@ -285,7 +285,7 @@ def test_a_training_that_rounding_turns_elsewhere_is_held_against_itself_and_not
     assert "results within what rounding makes of them" in told(arm)
 
 
-def test_what_rounding_alone_moves_is_worth_it_only_within_the_band_of_its_seeds():
+def test_precision_is_worth_it_only_within_the_band_of_seeds_when_rounding_alone_moves_results():
     arm = msgspec.structs.replace(arm_of(), results=None)
     assert not arm.is_worth_it
     for mean, is_worth_it in ((1.5, True), (2.5, False)):

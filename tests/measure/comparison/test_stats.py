@@ -280,7 +280,7 @@ def test_pairs_beyond_the_last_look_are_judged_at_the_level_of_the_next() -> Non
     )
 
 
-def test_what_five_pairs_do_not_show_is_undecided_with_both_reasons() -> None:
+def test_judge_is_undecided_with_both_reasons_when_five_pairs_show_nothing() -> None:
     judgement = judge(simulated(5, effect=0.0, sd=0.05, seed=3), max_pairs=6, ended=True)
     assert judgement.verdict == "undecided"
     assert judgement.reason.startswith("The budget is used up. Neither a difference nor equality")
@@ -293,7 +293,7 @@ def test_at_the_end_too_more_than_a_fifth_void_says_nothing() -> None:
     assert judgement.verdict == "undecided" and "2 of 7 pairs were void" in judgement.reason
 
 
-def test_where_the_spread_is_known_few_pairs_are_enough() -> None:
+def test_judge_needs_few_pairs_when_the_spread_is_known() -> None:
     noisy = pairs_of([0.5, 0.2, 0.8, 0.55], seed=0)
     alone, known = judge(noisy, max_pairs=4), judge(noisy, max_pairs=4, seen=Spread(0.15**2, 4))
     assert alone.verdict == "undecided"

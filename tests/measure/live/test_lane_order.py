@@ -88,7 +88,7 @@ def test_a_pair_that_is_asked_for_again_is_made_again_in_its_lane():
     assert again > 0
 
 
-def test_what_a_lane_starts_runs_on_its_cores_and_what_fails_says_so():
+def test_lane_runs_work_on_its_cores_and_says_when_it_fails():
     cpu = min(os.sched_getaffinity(0))
     with SideBySide() as side:
         assert side.begin(Lane(1, "", frozenset({cpu})), lambda: os.sched_getaffinity(0)).result() == {cpu}

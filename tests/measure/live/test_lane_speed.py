@@ -94,7 +94,7 @@ def test_lanes_that_spoil_each_other_are_fewer(watcher):
     assert [lane.gpu for lane in found(pilot(0.010), shared_disk, watcher)] == ["GPU-0", "GPU-1"]
 
 
-def test_where_all_lanes_are_slower_runs_go_one_after_another(watcher):
+def test_runs_go_one_after_another_when_all_lanes_are_slower(watcher):
     assert found(pilot(0.010), lambda lane: pilot(0.02), watcher) == [WHOLE]
     assert watcher.said[-1] == "Runs go one after another."
 

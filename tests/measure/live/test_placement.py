@@ -40,7 +40,7 @@ def test_slow_steps_are_steady_after_fewer_of_them():
     assert is_steady(compiling(record([3.0] * 7), 3), None) is None
 
 
-def test_what_never_becomes_steady_is_recorded_all_the_same_and_it_is_said():
+def test_steps_that_never_become_steady_are_called_restless():
     restless = compiling(record([0.1] * 1300), *range(0, 1300, 3))
     assert is_steady(restless, None) is False
 

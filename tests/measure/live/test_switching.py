@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import json
 import math
 import multiprocessing
@@ -181,7 +182,7 @@ def test_a_baseline_that_is_not_what_it_was_once_the_arm_is_off_gives_the_arm_up
         *("loader.prefetch_factor=4", "decode.backend=opencv", "transfer.non_blocking=true", "host.num_threads=1"),
     ],
 )
-def test_what_can_be_changed_between_two_steps_is_switched(text):
+def test_settings_are_switched_when_they_can_change_between_two_steps(text):
     assert knobs.why_not_switched(knobs.parse(text)) == ""
 
 
@@ -196,7 +197,7 @@ def test_what_can_be_changed_between_two_steps_is_switched(text):
         ("alloc.expandable_segments=true", "when the process starts"),
     ],
 )
-def test_what_cannot_says_why(text, reason):
+def test_settings_say_why_when_they_cannot_be_switched(text, reason):
     assert reason in knobs.why_not_switched(knobs.parse(text))
 
 
@@ -382,7 +383,7 @@ def test_layout_and_fused_optimizers_are_switched_with_what_belongs_to_them(swit
 
 
 @pytest.mark.long
-def test_what_the_program_has_already_is_given_up(switch, tmp_path):
+def test_arm_is_given_up_when_the_program_has_its_setting_already(switch, tmp_path):
     fused = IMAGES.replace("0.001)", "0.001, fused=True)")
     found = switch(f"FILE = {str(tmp_path / 'seen')!r}\n{fused}", ["optimizer.fused=true"])
     assert found.given_up == {"optimizer.fused=true": "the program has it already"}
@@ -709,7 +710,15 @@ def test_enough_blocks_end_it(tmp_path):
     assert 4 <= len(found.blocks[arm.key]) < 1000 and found.reason == ""
 
 
-@pytest.mark.parametrize("left_by", ["an exception", "Ctrl-C", "a closed generator"])
+@pytest.mark.parametrize("damage", [{"arm": "first"}, {"begin_s": None}, {"candidate": [{"seconds": "long"}]}])
+def test_block_is_left_out_and_counted_when_its_event_is_damaged(damage):
+    whole = {"event": "arm_block", **msgspec.to_builtins(block(1.0, 0.5))}
+    made = take(record([0.1] * 9), whole, whole | damage, whole)
+    assert len(switching.said(made, ["a=1"], {}, 0.0).blocks["a=1"]) == 2
+    assert made.dropped == {Block: 1}
+
+
+@pytest.mark.parametrize("left_by", ["an exception", "Ctrl-C", "a closed generator", "the garbage collector"])
 def test_live_run_leaves_nothing_when_it_is_abandoned_in_the_middle(tmp_path, left_by):
     path, pids = tmp_path / "program.py", tmp_path / "pids"
     prepare = f"import os, subprocess, sys\nchild = subprocess.Popen(['sleep', '600'])\nopen({str(pids)!r}, 'w').write"
@@ -731,6 +740,11 @@ def test_live_run_leaves_nothing_when_it_is_abandoned_in_the_middle(tmp_path, le
     assert len(started) == 2 and all(map(is_alive, started))
     if left_by == "a closed generator":
         made.close()
+    elif left_by == "the garbage collector":
+        in_a_cycle = [made]
+        in_a_cycle.append(in_a_cycle)
+        del made, in_a_cycle
+        gc.collect()
     else:
         with pytest.raises(error):
             made.throw(error())

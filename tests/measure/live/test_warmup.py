@@ -126,7 +126,7 @@ def test_a_step_that_is_no_duration_is_an_error(value: float) -> None:
         steady_from([0.1, value])
 
 
-def test_where_to_cut_is_found_in_one_pass_as_by_the_definition() -> None:
+def test_warmup_cut_is_found_in_one_pass_as_by_the_definition() -> None:
     draw = random.Random(4)
     values = [10.0 / (1 + index) + draw.gauss(1, 0.1) for index in range(60)]
     tails = [values[cut:] for cut in range(len(values))]

@@ -61,7 +61,7 @@ def test_the_window_begins_after_the_step_is_found_in_either_arm():
     assert window.warmup_steps > 20
 
 
-def test_what_the_user_gives_is_taken():
+def test_window_plan_takes_the_users_numbers():
     window = plan_window(spec(warmup_steps=30, window_steps=70), pilots([0.01] * 100))
     assert (window.warmup_steps, window.num_steps) == (30, 70)
 

@@ -52,7 +52,7 @@ def test_the_order_in_which_spans_were_recorded_does_not_matter(spans, shuffle):
     assert split(mixed, 0.0, 100.0) == pytest.approx(split(spans, 0.0, 100.0))
 
 
-def test_what_is_around_loses_what_is_inside():
+def test_phases_take_the_time_of_inner_spans_from_outer_ones():
     spans = [Span("weights", 10, 90), Span("model_build", 20, 50), Span("imports", 30, 35)]
     assert split(spans, 0, 100) == {"other": 20, "weights": 50, "model_build": 25, "imports": 5}
 
@@ -101,7 +101,7 @@ def test_a_step_that_begins_with_a_call_began_when_the_call_did():
     assert phases.phases(drawn, 0.0, 10.0)["first_step"] == pytest.approx(1.0)
 
 
-def test_what_came_before_the_process_is_the_launchers():
+def test_launcher_phase_holds_the_time_before_the_process():
     found = phases.phases(started(starting_process={"started_s": 0.3}), 0.0, 10.0)
     assert (found["launcher"], found["interpreter"]) == pytest.approx((0.3, 0.2))
     # A clock that says something impossible says nothing.
@@ -110,7 +110,7 @@ def test_what_came_before_the_process_is_the_launchers():
         assert (found["launcher"], found["interpreter"]) == pytest.approx((0.0, 0.5))
 
 
-def test_what_could_not_be_seen_is_unknown_with_its_reason_and_lies_in_the_rest():
+def test_phase_is_unknown_with_its_reason_and_lies_in_the_rest_when_it_could_not_be_seen():
     made = started(("cuda_start", 2.0, 3.0, ""))
     take(made, {"event": "starting", "unknown": {"model_build": "too old"}})
     found = phases.phases(made, 0.0, 10.0)

@@ -191,7 +191,7 @@ def stop():
     raise KeyboardInterrupt
 
 
-def test_it_is_not_resumed_on_another_machine(starts, request_, monkeypatch):
+def test_startup_is_not_resumed_on_another_machine(starts, request_, monkeypatch):
     starts.instead["002-off"] = stop
     with pytest.raises(Interrupted) as stopped:
         starting.time_starts(request_, Watcher())
@@ -274,7 +274,7 @@ def fair(blocks):
     return [StartBlock(b.starts if n % 2 else b.starts[::-1]) for n, b in enumerate(blocks)]
 
 
-def test_what_the_driver_compiles_is_told_by_difference_and_its_cache_is_judged():
+def test_starts_tell_a_drivers_compiling_by_difference_and_judge_its_cache():
     found = concluded()
     text = "\n".join(found.said)
     assert "A warm cache saves 1.7" in text
@@ -327,7 +327,7 @@ def test_headers_that_are_compiled_first_do_not_come_along_with_the_cache_of_ind
     assert len(concluded(inductor, cold={"added": left[:1]}).to_set) == 1
 
 
-def test_that_no_start_left_anything_in_a_cache_is_said():
+def test_starts_say_so_when_none_left_anything_in_a_cache():
     said = "No start left anything in these caches: a cold one is like a warm one."
     assert said in concluded(cold={}).said
     assert said not in concluded().said

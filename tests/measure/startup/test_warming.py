@@ -42,7 +42,7 @@ def warmed(tmp_path: Path, script: str, **more) -> Warmed:
 COMPILES_ONCE = 'f="$CUDA_CACHE_PATH/entry"; [ -e "$f" ] || echo code > "$f"; echo ready\n'
 
 
-def test_it_runs_until_a_run_adds_nothing(tmp_path):
+def test_warming_runs_until_a_run_adds_nothing(tmp_path):
     found = warmed(tmp_path, COMPILES_ONCE)
     assert found.end == "warm"
     assert [run.num_added for run in found.runs] == [1, 0]
@@ -133,7 +133,7 @@ def test_a_pattern_that_is_none_is_refused_before_anything_runs(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_is_compiled_is_what_a_start_without_dynotune_compiles(tmp_path):
+def test_warming_compiles_in_the_environment_of_a_start_without_dynotune(tmp_path):
     """No seed, no hash seed, no other variable that a key could hold."""
     (tmp_path / "project").mkdir()
     script = "import os; print(sorted(set(os.environ) - {'LC_CTYPE'}), flush=True)"

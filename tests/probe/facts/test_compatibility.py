@@ -68,7 +68,7 @@ def test_a_build_without_cuda_has_no_driver_to_fit():
 
 
 @pytest.mark.parametrize("missing", sorted(KNOWN))
-def test_what_is_not_known_makes_the_conclusion_unknown_with_its_reason(missing):
+def test_compatibility_is_unknown_with_its_reason_when_a_fact_is_missing(missing):
     facts = compatibility.facts(KNOWN | {missing: Unknown("lost")})
     assert Unknown("lost") in facts.values()
     rest = {name: value for name, value in KNOWN.items() if name != missing}

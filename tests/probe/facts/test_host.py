@@ -22,7 +22,7 @@ def test_the_facts_of_a_recorded_machine(root):
     assert facts["host.kernel"] == "6.1.0"
 
 
-def test_what_the_kernel_does_not_say_is_unknown_and_never_zero(root):
+def test_host_facts_are_unknown_and_never_zero_when_the_kernel_does_not_say(root):
     facts = host.facts(root.path, affinity={0})
     for name in ("host.cpu", "host.num_logical_cpus", "host.memory_bytes", "host.kernel", "host.container"):
         assert isinstance(facts[name], Unknown), name

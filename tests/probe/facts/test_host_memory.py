@@ -44,7 +44,7 @@ def test_without_proc_and_sys_nothing_is_zero(root):
     assert known == {"host.memlock_soft_bytes", "host.memory_limit_bytes"}
 
 
-def test_what_a_limit_leaves_counts_with_the_cache_it_can_give_back(root):
+def test_available_memory_counts_the_cache_that_a_limited_group_can_give_back(root):
     root.write("proc/meminfo", MEMINFO)
     in_group(
         root,

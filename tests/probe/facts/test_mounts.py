@@ -23,7 +23,7 @@ def machine(root: Path, mountinfo: str, *, container: str = "") -> Path:
     return root
 
 
-def test_what_is_written_on_a_machines_own_disk_lasts(tmp_path):
+def test_storage_lasts_when_it_is_a_machines_own_disk(tmp_path):
     found = mounts.storage(Path("/home/me/.nv"), machine(tmp_path, ROOT))
     assert (found.lasts, found.noexec, found.read_only) == (True, False, False)
 

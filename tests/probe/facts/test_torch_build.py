@@ -49,7 +49,7 @@ def test_a_build_with_cuda_is_read_without_importing_it(site, tmp_path, target_p
 
 
 @pytest.mark.parametrize("prefix", [False, True])
-def test_whether_its_modules_are_there_in_compiled_form(site, tmp_path, prefix, target_python):
+def test_torch_bytecode_says_whether_modules_are_there_in_compiled_form(site, tmp_path, prefix, target_python):
     module = site / "torch/_tensor.py"
     module.write_text("x = 1\n")
     env = version(site, CUDA_BUILD) | ({"PYTHONPYCACHEPREFIX": str(tmp_path / "compiled")} if prefix else {})
@@ -104,7 +104,7 @@ def test_a_folder_named_torch_or_json_beside_the_command_is_not_taken_for_it(sit
     assert facts["torch.version"] == "2.11.0+cu130"
 
 
-def test_what_a_sitecustomize_prints_does_not_matter(site, tmp_path, target_python):
+def test_torch_facts_stand_when_a_sitecustomize_prints(site, tmp_path, target_python):
     (site / "sitecustomize.py").write_text("print('hello', end='')\n")
     facts = torch_build.ask(target_python, tmp_path, version(site, CUDA_BUILD))
     assert facts["torch.version"] == "2.11.0+cu130"

@@ -54,7 +54,7 @@ def test_libraries_of_a_folder_are_judged_each_by_itself(tmp_path):
     assert (found.num_files, found.complete, found.problems) == (4, True, [])
 
 
-def test_what_the_linker_was_given_is_told_and_not_counted(tmp_path):
+def test_link_input_is_told_and_not_counted(tmp_path):
     (tmp_path / "librdc.so").write_bytes(library(OLD, link_input=NATIVE + PTX_ONLY))
     (only,) = scan(tmp_path).libraries
     assert [each.name for each in only.link_input] == ["sm_90", "compute_75"]
@@ -212,7 +212,7 @@ def test_many_libraries_are_read_without_holding_them_all_open(tmp_path):
     assert (len(found.libraries), told[-1]) == (1500, 1500)
 
 
-def test_what_stands_in_a_pipe_is_never_waited_for(tmp_path):
+def test_scan_never_waits_for_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "lib.so")
     assert scan(tmp_path).num_files == 0
     assert scan(tmp_path / "lib.so").problems
@@ -302,7 +302,7 @@ def test_a_program_that_is_not_python_comes_with_the_libraries_that_its_linker_w
 
 
 @pytest.mark.parametrize("command", [["bash", "train.sh"], ["nothing-of-this-name"], ["bash"]])
-def test_what_a_command_loads_is_unknown_where_only_a_run_would_tell(tmp_path, command):
+def test_code_places_are_unknown_when_only_a_run_would_tell_them(tmp_path, command):
     places = Places()
     assert isinstance(code_places.of_command(command, places, dict(os.environ), tmp_path), Unknown)
     assert places.roots == []

@@ -77,7 +77,7 @@ def test_an_entry_of_unknown_version_or_kind_is_kept_without_a_form():
     assert len(told) == 1 and "version 0x201" in told[0]
 
 
-def test_what_is_no_fat_binary_is_said_and_the_next_one_is_found():
+def test_fatbin_reader_says_what_is_no_fat_binary_and_finds_the_next_one():
     found, told = read(container(entry(MACHINE, 80)) + b"garbage!" * 9000 + container(entry(MACHINE, 90)))
     assert found == [["sm_80"], ["sm_90"]]
     assert told == ["at byte 240 there is no fat binary where one should be"]
@@ -148,7 +148,7 @@ def test_damage_anywhere_never_raises_and_always_ends(changes, behind):
     ),
     st.integers(0, 5),
 )
-def test_whatever_was_put_in_is_read_back_in_order(shapes, padding):
+def test_fatbin_reader_reads_all_entries_back_in_order(shapes, padding):
     content = bytes(8 * padding).join(
         container(*(entry(k, sm, flags=f, payload=b"x" * n, header_bytes=h) for k, sm, f, n, h in shape))
         for shape in shapes

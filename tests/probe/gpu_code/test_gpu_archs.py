@@ -68,7 +68,7 @@ def test_specific_code_never_runs_where_plain_code_would_not(code, sm):
 
 
 @given(CODES, st.integers(50, 139), st.integers(1, 9))
-def test_what_runs_on_a_gpu_runs_on_the_next_minor_versions_unless_it_is_for_exactly_one(code, sm, further):
+def test_code_runs_on_the_next_minor_versions_unless_it_is_for_exactly_one(code, sm, further):
     later = min(sm + further, sm // 10 * 10 + 9)
     assume(code.suffix != "a" and not {sm, later, code.sm} & INTEGRATED)
     assert gpu_archs.runs(code, later) or not gpu_archs.runs(code, sm)
@@ -154,7 +154,7 @@ def test_a_driver_of_later_cuda_than_is_known_is_not_said_to_be_too_old():
 
 
 @pytest.mark.parametrize("text", ["", "9", "90.0.0", "nine", "0.1", "12.0x"])
-def test_what_is_no_compute_capability_is_refused(text):
+def test_sm_of_refuses_text_that_is_no_compute_capability(text):
     with pytest.raises(UsageError):
         gpu_archs.sm_of(text)
 

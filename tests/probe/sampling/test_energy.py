@@ -54,7 +54,7 @@ def test_gpus_that_the_program_does_not_use_are_left_out_where_that_is_known():
     assert energy(samples, 0.0, 1.0).joules == pytest.approx(370.0)
 
 
-def test_what_cannot_be_known_says_why():
+def test_energy_says_why_when_it_cannot_be_known():
     assert "do not cover" in energy([sample(0.0, gpu(energy_j=1.0))], 0.5, 1.0).reason
     assert "no GPU" in energy([sample(0.0), sample(2.0)], 0.5, 1.0).reason
     assert energy([sample(0.0, gpu()), sample(2.0, gpu())], 0.5, 1.0) == WHY

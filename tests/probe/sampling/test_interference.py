@@ -59,7 +59,7 @@ def test_the_background_of_a_machine_is_no_cause():
     assert foreign(samples, 2, 8) == []
 
 
-def test_what_dynotune_uses_itself_is_not_blamed_on_others():
+def test_interference_does_not_blame_others_for_dynotunes_own_cores():
     samples = run(lambda t: sample(t, cores=cores(t, busy=1.5), tree=tree(t, 1.0), own_cpu_s=0.5 * t))
     assert foreign(samples, 2, 8) == ["dynotune itself used 0.50 of 2 cores (25%)"]
 
@@ -219,7 +219,7 @@ def test_a_gpu_on_which_the_command_does_not_compute_is_not_judged(elsewhere, fo
     assert judge(samples, 2, 8).foreign == judge(samples, 2, 8).void == found
 
 
-def test_where_process_ids_need_not_be_ours_a_gpu_without_them_stays_unknown():
+def test_gpu_without_process_ids_stays_unknown_when_ids_need_not_be_ours():
     gpus = [gpu(processes=[OURS], nvml_index=2), gpu(processes=[STRANGER])]
     judgement = judge(run(lambda t: sample(t, gpus=gpus, pids_comparable=False)), 2, 8)
     assert judgement.void == [] and "GPU 3" in judgement.unknown[0]

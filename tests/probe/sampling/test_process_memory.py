@@ -18,7 +18,7 @@ def test_the_memory_of_a_gpu_is_told_by_process(fake_nvml):
 @pytest.mark.parametrize(
     ("env", "index", "reason"), [({}, 1, "lists no GPU 1"), ({"CUDA_VISIBLE_DEVICES": "MIG-1"}, 0, "MIG")]
 )
-def test_what_is_not_told_is_unknown(fake_nvml, env, index, reason):
+def test_device_memory_is_unknown_when_nvml_does_not_tell(fake_nvml, env, index, reason):
     found = device_memory(env, index, nvml=fake_nvml(GPU))
     assert isinstance(found, Unknown)
     assert reason in found.reason
@@ -43,7 +43,7 @@ def test_under_another_number_it_is_the_one_that_came_whatever_others_took_meanw
     assert isinstance(own_bytes(now._replace(by_pid={101: 2 * GIB, 102: 3 * GIB}), before, 7, GIB)[0], Unknown)
 
 
-def test_where_nvml_lists_no_process_it_is_what_the_device_has_more_in_use_if_that_can_be():
+def test_device_memory_is_the_devices_growth_when_nvml_lists_no_process():
     before, now = DeviceMemory(GIB, {}), DeviceMemory(5 * GIB, {})
     assert own_bytes(now, before, 7, 2 * GIB) == (4 * GIB, "what the device had more in use than before its start")
     for reserved in (GIB // 2, 5 * GIB):

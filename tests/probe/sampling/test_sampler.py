@@ -60,7 +60,7 @@ def test_a_gpu_lost_in_the_middle_of_a_run_is_unknown_and_the_sampling_goes_on(r
     assert sampler.errors == []
 
 
-def test_what_nvml_refuses_is_unknown_and_the_rest_stands(root, fake_nvml, h200):
+def test_sample_is_unknown_only_where_nvml_refuses(root, fake_nvml, h200):
     recorded(root)
     del h200["power_mw"], h200["pids"]
     sample = Sampler({0}, [0], lambda: [10], root=root.path, nvml=fake_nvml(h200)).sample()

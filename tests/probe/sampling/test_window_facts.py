@@ -123,7 +123,7 @@ def test_a_quota_is_told_by_how_long_it_held():
     assert over(samples, 0.5, 1.5)["window.throttled_s_per_s"] == Unknown("gone")
 
 
-def test_what_was_counted_only_in_part_is_unknown():
+def test_window_facts_are_unknown_when_they_were_counted_only_in_part():
     samples = [sample(0), sample(1, vmstat=Unknown("no file"), tree=Unknown("no tree")), sample(2)]
     facts = over(samples, 0, 2)
     assert facts["window.tree_cpu_s_per_s"] == facts["window.major_faults"] == Unknown("no tree")

@@ -142,7 +142,7 @@ def test_every_descendant_is_listed_after_its_parent(root):
     assert found.index(11) < found.index(13)
 
 
-def test_where_the_kernel_lists_no_children_parents_are_asked(root):
+def test_tree_is_found_by_parents_when_the_kernel_lists_no_children(root):
     for pid, parent in {10: 1, 11: 10, 12: 11, 20: 1}.items():
         root.process(pid, parent=parent)
         (root.path / f"proc/{pid}/task/{pid}").mkdir(parents=True)

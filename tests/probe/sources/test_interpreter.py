@@ -102,7 +102,7 @@ def test_uv_without_an_environment_or_with_another_is_unknown(env, tmp_path):
         ["./shell-script"],
     ],
 )
-def test_what_only_a_run_would_tell_is_unknown(command, env, tmp_path):
+def test_interpreter_is_unknown_when_only_a_run_would_tell(command, env, tmp_path):
     program(tmp_path / "loop", f"#!{tmp_path}/loop\n")
     program(tmp_path / "shell-script", "#!/bin/sh\npython3 train.py\n")
     program(tmp_path / "binary", "")

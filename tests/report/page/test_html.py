@@ -122,7 +122,7 @@ def test_the_answer_stands_before_everything_else(light):
     assert places == sorted(places)
 
 
-def test_what_it_began_from_is_told_and_nothing_is_called_as_written(light):
+def test_study_page_names_the_recipe_it_began_from_and_calls_nothing_as_written(light):
     text = Reading(page(studies.on_top())).text
     assert "on 8 fresh pairs, on top of recipe.toml" in text
     assert "/runs/a study/recipe.toml: cudnn.benchmark=true" in text
@@ -151,7 +151,7 @@ def test_every_part_of_the_story_is_told(light):
     assert "precision.autocast=bf16 is unverified: no call was seen." in reading.text
 
 
-def test_what_did_nothing_has_a_row_and_a_point_like_what_helped(light):
+def test_study_page_gives_settings_without_effect_a_row_and_a_point(light):
     text = page(studies.rich())
     for one in studies.rich().candidates:
         assert one.id in text
@@ -215,7 +215,7 @@ def test_no_text_of_the_program_becomes_part_of_the_page(strange, light):
     assert reading.text.count("{{7*7}}") > 100
 
 
-def test_what_does_not_print_is_written_out(strange, light):
+def test_study_page_writes_out_characters_that_do_not_print(strange, light):
     text = page(strange, recipe=HOSTILE)
     assert [character for character in ("\x1b", "\u202e", "\x00") if character in text] == []
     assert "\\x1b[31m\\u202e\\x00" in Reading(text).text

@@ -56,7 +56,7 @@ def test_the_answer_its_interval_and_what_follows_are_shown():
     assert "TORCHINDUCTOR_CACHE_DIR=/path" in text
 
 
-def test_what_was_not_measured_has_no_ratio_and_no_interval():
+def test_starts_report_has_no_ratio_and_no_interval_when_nothing_was_measured():
     void = Ratio(arm="cold", verdict="undecided", num_blocks=0, reason="2 of 2 blocks were void.")
     text = shown(replace(FOUND, ratios=[void]))
     assert "cold over warm undecided, 0 blocks  2 of 2 blocks were void." in text
@@ -69,7 +69,7 @@ def test_a_row_is_shown_for_each_phase_that_took_time_in_any_arm():
     assert "CUDA start" not in rows
 
 
-def test_what_is_not_known_is_named_with_its_reason_and_is_no_row():
+def test_starts_report_names_unknown_phases_with_their_reason_and_gives_them_no_row():
     blocks = [StartBlock([replace(s, phases=s.phases | {"model_build": Unknown("too old")}) for s in BLOCK.starts])]
     text = shown(replace(FOUND, blocks=blocks))
     assert "not known: model build: too old" in text
@@ -94,7 +94,7 @@ def test_caches_that_nothing_used_or_holds_are_left_out():
         ({"lasts": True}, "yes"),
     ],
 )
-def test_whether_the_commands_own_cache_lasts(changes, last):
+def test_starts_report_says_whether_the_commands_own_cache_lasts(changes, last):
     text = shown(replace(FOUND, own=[replace(OWN, **changes)]))
     (row,) = [line for line in text.splitlines() if line.startswith("inductor")]
     assert row.rstrip().endswith(last)

@@ -72,7 +72,7 @@ def test_a_ratio_that_is_none_is_no_estimate(speedup):
     assert tried(of(estimate("knob.a=1", speedup, half=None)))[0].shown is None
 
 
-def test_what_a_setting_is_worth_is_the_whole_against_itself_without_it():
+def test_ablated_row_compares_the_whole_with_itself_without_the_setting():
     whole = estimate("knob.a=1 knob.b=1", 1.2, against="knob.b=1", phase="prune")
     (row,) = ablated(of(whole))
     assert (row.candidate.id, row.worth) == ("knob.a=1", whole)
@@ -103,7 +103,7 @@ def test_an_arm_is_held_against_the_product_of_its_parts(together, word):
     assert row.word == word
 
 
-def test_where_a_part_was_not_measured_there_is_no_product():
+def test_rows_have_no_product_when_a_part_was_not_measured():
     (row,) = joints(of(estimate("knob.a=1", 1.1), estimate("knob.a=1 knob.b=1", 1.3, phase="prune")))
     assert row.parts is None
     assert "not measured" in row.word
@@ -217,7 +217,7 @@ def test_long_times_are_said_in_minutes_and_hours(seconds, text):
     ("start_s", "after_steps", "text"),
     [(19.8, 154, "after 154 steps (7.2 s later)"), (19.8, None, "never: it starts 7.2 s later"), (12.0, 0, "at once")],
 )
-def test_it_says_when_a_later_start_is_paid_for(start_s, after_steps, text):
+def test_rows_say_when_a_later_start_is_paid_for(start_s, after_steps, text):
     paid = BreakEven(start_s=start_s, baseline_start_s=12.6, after_steps=after_steps)
     assert pays_off(studies.empty(break_even=paid)).startswith(text)
 
@@ -231,6 +231,7 @@ def test_the_command_of_the_study_is_the_one_that_was_asked():
         caches="cold",
         sandbox=False,
         nice=5,
+        offline_trackers=True,
         step_function="a:b",
     )
     line = next(" ".join(one.words) for one in repeats(study) if one.what == "Tune again")
@@ -238,7 +239,8 @@ def test_the_command_of_the_study_is_the_one_that_was_asked():
         *["dynotune", "tune", "--budget", "90m", "--objective", "memory"],
         *["--try", "env.CUDA_MODULE_LOADING=EAGER", "--exclude", "alloc.max_split_size_mb"],
         *["--values", "loader.num_workers=2,4,8,16", "--warmup", "24", "--steps", "120", "--step-function", "a:b"],
-        *["--margin", "0.02", "--timeout", "90.5s", "--seed", "3", "--caches", "cold", "--nice", "5", "--no-sandbox"],
+        *["--margin", "0.02", "--timeout", "90.5s", "--seed", "3", "--caches", "cold", "--nice", "5"],
+        *["--no-sandbox", "--offline-trackers"],
         *["--", *studies.COMMAND],
     ]
 
@@ -260,7 +262,7 @@ def test_a_recipe_is_run_verified_and_compared_with_and_without_each_setting():
     assert first.startswith(f"dynotune compare {whole} {rest} --warmup 24")
 
 
-def test_what_was_not_tried_is_not_compared():
+def test_compares_leave_out_settings_that_were_not_tried():
     assert not any("cudaMallocAsync" in " ".join(one.words) for one in compares(studies.rich()))
 
 

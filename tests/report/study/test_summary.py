@@ -47,7 +47,7 @@ def text_of(study: Study, *, width: int = 100, **more: Any) -> str:
 
 @pytest.mark.parametrize("made", EVERY)
 @pytest.mark.parametrize("width", [80, 120])
-def test_it_fits_one_screen(made, width):
+def test_study_summary_fits_one_screen(made, width):
     lines = text_of(made(), width=width).splitlines()
     assert len(lines) <= ONE_SCREEN
     assert max(cell_len(line) for line in lines) <= width
@@ -69,7 +69,7 @@ def with_a_finding_in_the_code(made: Any) -> Study:
 
 
 @pytest.mark.parametrize("made", [studies.only_failures, studies.one_candidate])
-def test_what_only_the_code_can_do_is_shown_when_no_setting_is_proved(made: Any) -> None:
+def test_study_summary_shows_what_only_the_code_can_do_when_no_setting_is_proved(made: Any) -> None:
     text = text_of(with_a_finding_in_the_code(made))
     assert "In the code" in text and "up to 20% of a step" in text
     assert "Read the loss every 50 steps only" in text and "train.py:44" in text
@@ -78,7 +78,7 @@ def test_what_only_the_code_can_do_is_shown_when_no_setting_is_proved(made: Any)
 
 
 @pytest.mark.parametrize("made", [*EVERY, lambda: with_a_finding_in_the_code(studies.only_failures)])
-def test_it_fits_a_small_screen_when_a_terminal_shows_it(brief, made):
+def test_study_summary_fits_a_small_screen_when_a_terminal_shows_it(brief, made):
     lines = text_of(made(), width=80).splitlines()
     assert len(lines) <= SMALL_SCREEN
     assert max(cell_len(line) for line in lines) <= 80
@@ -190,7 +190,7 @@ def test_a_picture_says_where_an_interval_goes_on():
     assert not set("‹›") & set(scale.picture(other, "").plain)
 
 
-def test_where_the_step_is_not_known_there_is_no_bar():
+def test_study_summary_has_no_bar_when_the_step_is_unknown():
     text = text_of(
         studies.rich(diagnosis=Unknown("the profiler could not start"), diagnosis_with_recipe=Unknown("not yet made"))
     )

@@ -64,7 +64,7 @@ def test_causes_end_with_how_to_learn_more_of_one():
     assert "dynotune explain CAUSE" in report(summary())
 
 
-def test_it_begins_with_what_was_read_and_the_verdict():
+def test_trace_report_begins_with_the_read_files_and_the_verdict():
     lines = report(summary()).splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["trace", "recorded", "window", "verdict"]
     text = "\n".join(lines)
@@ -148,7 +148,7 @@ def test_causes_are_followed_by_what_measures_a_remedy_and_no_cause_by_nothing()
     assert "dynotune compare" not in report(summary(causes=[]))
 
 
-def test_what_a_list_leaves_out_is_counted():
+def test_trace_report_counts_causes_that_its_list_leaves_out():
     causes = [Cause(id=f"cause-{n}", lost_s=n * 1e-3, share=0.01, claim="It costs.") for n in range(1, 8)]
     text = report(summary(causes=causes))
     assert "cause-7" in text
@@ -200,7 +200,7 @@ def test_a_kernel_is_called_by_its_own_name(name, short):
     assert short_kernel(name).plain == short
 
 
-def test_what_is_not_known_of_kernels_is_not_shown_as_zero():
+def test_trace_report_shows_no_zero_when_facts_of_kernels_are_unknown():
     known_little = Kernels(
         rank=None,
         num=4,

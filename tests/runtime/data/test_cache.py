@@ -172,7 +172,7 @@ def test_workers_of_the_first_epoch_compute_each_sample_once_and_those_of_the_se
     assert len(drawn(squares)) == 40
 
 
-def test_it_is_a_dataset_as_the_one_it_holds_and_goes_to_workers_that_are_spawned(tmp_path, squares):
+def test_cache_is_a_dataset_as_the_one_it_holds_and_goes_to_spawned_workers(tmp_path, squares):
     cache = cache_of(squares, tmp_path)
     assert (len(cache), cache[-1 % 40][1], len(list(cache))) == (40, 39, 40)
     assert cache.dataset is squares
@@ -385,7 +385,7 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path, squares):
     assert drawn(squares).count(0) == 1
 
 
-def test_what_the_marker_holds_is_readable_text(tmp_path, squares):
+def test_cache_marker_is_readable_text(tmp_path, squares):
     cache_of(squares, tmp_path, key='of "all" ü')[0]
     text = (tmp_path / "cache" / "samples.txt").read_text()
     assert json.loads(text[20:]) == 'of "all" ü: 40 samples of Squares'

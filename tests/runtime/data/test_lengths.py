@@ -100,13 +100,13 @@ def test_fewer_batches_of_one_than_ranks_are_repeated_so_that_no_rank_waits():
     assert [list(sampler) for sampler in of_all_ranks([3], 3, batch_size=1)] == [[[0]]] * 3
 
 
-def test_what_is_longer_than_the_budget_is_refused():
+def test_length_sampler_refuses_sequences_longer_than_the_budget():
     with pytest.raises(TooLargeError, match=r"2 sequences are longer than max_tokens=8; the longest has 12"):
         LengthBatchSampler([4, 9, 12], max_tokens=8)
 
 
 @pytest.mark.parametrize("how", [{}, {"batch_size": 0}, {"max_tokens": -1}, {"batch_size": 1, "rank": 1}])
-def test_what_makes_no_batches_is_refused(how):
+def test_length_sampler_refuses_arguments_that_make_no_batches(how):
     with pytest.raises(InputError):
         LengthBatchSampler([1, 2], **how)
     with pytest.raises(InputError):

@@ -27,7 +27,7 @@ def test_every_token_comes_once_and_each_sequence_can_be_cut_out_again(sequences
         assert packed["labels"][0, begin:end].tolist() == [-100, *each[1:]]
 
 
-def test_what_cannot_be_packed_is_refused():
+def test_pack_refuses_samples_that_cannot_be_packed():
     with pytest.raises(TooLargeError, match="5 tokens are more than max_tokens=4"):
         pack([{"input_ids": [1, 2]}, {"input_ids": [1, 2, 3]}], max_tokens=4)
     for samples in ([], [{"input_ids": []}], [{"input_ids": [1, 2], "weights": [1]}]):

@@ -63,13 +63,13 @@ def test_batches_come_in_order_with_their_values():
         assert got == [[float(index)] * 4 for index in range(5)]
 
 
-def test_it_can_be_iterated_again_and_twice_at_once():
+def test_prefetcher_can_be_iterated_again_and_twice_at_once():
     prefetcher = Prefetcher(numbers(3), "cpu")
     assert [[int(batch[0]) for batch in prefetcher] for _ in range(2)] == [[0, 1, 2]] * 2
     assert [(int(a[0]), int(b[0])) for a, b in zip(prefetcher, prefetcher, strict=True)] == [(0, 0), (1, 1), (2, 2)]
 
 
-def test_it_has_the_loaders_length_or_none():
+def test_prefetcher_has_the_loaders_length_or_none():
     assert len(Prefetcher(numbers(3), "cpu")) == 3
     with pytest.raises(TypeError, match="no length"):
         len(Prefetcher(iter(numbers(3)), "cpu"))
@@ -234,7 +234,7 @@ def test_leaving_early_waits_for_uploads_that_read_memory_that_is_about_to_go(wo
     assert not side.work
 
 
-def test_what_makes_no_sense_is_refused():
+def test_prefetcher_refuses_arguments_that_make_no_sense():
     with pytest.raises(InputError, match="depth is -1"):
         Prefetcher([], "cpu", -1)
     with pytest.raises(InputError, match="floating-point"):
@@ -276,14 +276,14 @@ def test_the_computing_stream_reads_the_right_batch_however_late_uploads_are(wor
     check_batches(world, depth=depth, lag=lag)
 
 
-def test_that_check_fails_when_pinned_buffers_are_reused_early(world, monkeypatch):
+def test_prefetcher_check_fails_when_pinned_buffers_are_reused_early(world, monkeypatch):
     monkeypatch.setattr(PinnedRing, "_wait_for", lambda ring, slot: None)
     monkeypatch.setattr(Prefetcher, "_throttle", lambda prefetcher, used: None)
     with pytest.raises(AssertionError):
         check_batches(world)
 
 
-def test_that_check_fails_when_the_computing_stream_does_not_wait(world, monkeypatch):
+def test_prefetcher_check_fails_when_the_computing_stream_does_not_wait(world, monkeypatch):
     wait = world.wait
     monkeypatch.setattr(world, "wait", lambda stream, event: None if stream is world.main else wait(stream, event))
     monkeypatch.setattr(Prefetcher, "_throttle", lambda prefetcher, used: None)
@@ -319,13 +319,13 @@ def test_the_host_is_held_at_depth_batches_ahead_of_the_device(world):
     assert len(done) < 10
 
 
-def test_what_was_done_is_counted():
+def test_prefetcher_counts_its_batches():
     prefetcher = Prefetcher([torch.ones(4)] * 3, "cpu")
     list(prefetcher)
     assert (prefetcher.stats().num_batches, prefetcher.stats().uploaded_bytes) == (3, 0)
 
 
-def test_what_was_staged_is_counted(world):
+def test_prefetcher_counts_staged_bytes(world):
     prefetcher = Prefetcher([torch.ones(64)] * 3, "cuda")
     list(prefetcher)
     stats = prefetcher.stats()

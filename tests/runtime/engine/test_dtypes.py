@@ -63,7 +63,7 @@ def told(**how):
         return engine.stats()
 
 
-def test_what_is_proved_faster_and_no_worse_is_chosen_and_said(plant):
+def test_engine_chooses_a_dtype_and_says_so_when_it_is_proved_faster_and_no_worse(plant):
     plant(half=(another, [0.5, 0.52, 0.48]), third=(another, [0.4, 0.38]))
     stats = told()
     assert stats.dtype == "third"
@@ -73,7 +73,7 @@ def test_what_is_proved_faster_and_no_worse_is_chosen_and_said(plant):
 
 
 @pytest.mark.parametrize("times", [[0.99], [0.99, 1.2, 0.8], [0.8, 1.2, 0.7, 1.3]])
-def test_what_is_faster_by_one_per_cent_or_by_noise_is_not_chosen(plant, times):
+def test_engine_does_not_choose_a_dtype_when_it_is_faster_by_one_per_cent_or_by_noise(plant, times):
     plant(noise=(another, times))
     stats = told()
     assert stats.dtype == "float32"

@@ -245,7 +245,7 @@ def test_a_model_that_decides_by_its_data_runs_uncaptured_and_says_where_it_wait
     assert stats.buckets[0].reason in caplog.text
 
 
-def test_where_a_capture_fails_the_bucket_runs_without_and_says_why(monkeypatch):
+def test_bucket_runs_without_a_graph_and_says_why_when_a_capture_fails(monkeypatch):
     def fails(inputs):
         raise CaptureError("The model cannot be captured: planted")
 
@@ -353,7 +353,7 @@ def test_every_bucket_is_compiled_once_however_many_there_are():
     assert sorted(compiled) == shapes
 
 
-def test_where_compiling_fails_the_bucket_runs_uncompiled_and_says_why():
+def test_bucket_runs_uncompiled_and_says_why_when_compiling_fails():
     def backend(graph, inputs):
         raise ValueError("planted")
 
@@ -513,7 +513,7 @@ def test_an_engine_refuses_calls_in_a_forked_child_and_closes_there_without_touc
         assert engine(torch.ones(2)).tolist() == [2, 2]
 
 
-def test_what_a_model_keeps_by_shape_stays_right_when_buckets_take_turns(way):
+def test_engine_is_right_when_buckets_of_a_model_that_keeps_tensors_by_shape_take_turns(way):
     with Engine(Anchored(), [(2, 4), (2, 6)]) as engine:
         for length in (4, 6, 4, 6):
             assert engine(torch.zeros(2, length))[0].tolist() == list(range(length))

@@ -42,7 +42,7 @@ class Calls(nn.Module):
         lambda x: x.repeat_interleave(torch.tensor([1, 2]), 0),
     ],
 )
-def test_what_needs_the_data_on_the_host_is_a_wait_with_its_place(function):
+def test_forward_probe_sees_a_wait_with_its_place_when_data_is_needed_on_the_host(function):
     waits = observe(Calls(function), (torch.rand(2, 3),)).waits
     assert waits
     assert "test_forward_probe.py:" in waits[0]
@@ -60,7 +60,7 @@ def test_what_needs_the_data_on_the_host_is_a_wait_with_its_place(function):
         lambda x: x.to(torch.float16).float().cumsum(0).sort().values,
     ],
 )
-def test_what_stays_on_the_device_is_no_wait(function):
+def test_forward_probe_sees_no_wait_when_data_stays_on_the_device(function):
     assert observe(Calls(function), (torch.rand(2, 3),)).waits == []
 
 

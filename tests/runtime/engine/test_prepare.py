@@ -11,15 +11,24 @@ from ...forked import Forked
 CHECK = """
 import torch
 {}
-from dynotune.runtime.engine.prepare import _full_float32
+from torch import nn
+from dynotune.runtime import Engine
 
 def state():
     cudnn = torch.backends.cudnn
     return torch.backends.fp32_precision, cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
 
-before = state()
-with _full_float32():
-    assert "tf32" not in state()[1:], state()
+class Sees(nn.Module):
+    def forward(self, inputs):
+        seen.append(state())
+        return inputs
+
+seen, before = [], state()
+model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), Sees()).eval()
+with Engine(model, [(1, 3, 8, 8)], compile=False) as engine:
+    assert engine.stats().num_folded == 1, engine.stats()
+# The unfolded and the folded model are compared by one call of each.
+assert sum("tf32" not in precisions[1:] for precisions in seen) >= 2, seen
 assert state() == before, (before, state())
 """
 

@@ -43,7 +43,7 @@ def test_some_cores_are_left_to_others_only_by_the_thread_that_asks_and_only_mea
     assert torch.get_num_threads() == 16
 
 
-def test_who_has_fewer_threads_anyway_keeps_them(many):
+def test_threads_are_kept_when_there_are_fewer_anyway(many):
     def work():
         torch.set_num_threads(3)
         return inside_and_after()
@@ -77,6 +77,6 @@ def test_copies_take_some_of_the_cores_and_no_more_threads_than_torch_may(many):
     assert host_threads.num_copying() == 3
 
 
-def test_where_openmp_is_not_found_one_thread_copies_with_all_of_torchs(many, monkeypatch):
+def test_one_thread_copies_with_all_of_torchs_when_openmp_is_not_found(many, monkeypatch):
     monkeypatch.setattr(host_threads, "_openmp", lambda: None)
     assert host_threads.num_copying() == 1

@@ -61,7 +61,7 @@ def test_a_buffer_in_flight_is_lent_behind_its_readers(world):
 
 
 @pytest.mark.parametrize("rule", ["ends are asked", "the next stream waits", "the stream it was got on counts"])
-def test_that_check_fails_when_a_rule_is_broken(world, monkeypatch, rule):
+def test_pool_check_fails_when_a_rule_is_broken(world, monkeypatch, rule):
     if rule == "ends are asked":
         monkeypatch.setattr(_Buffer, "is_done", lambda buffer: True)
     elif rule == "the next stream waits":

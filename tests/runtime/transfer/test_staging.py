@@ -143,7 +143,7 @@ def test_the_result_is_not_the_callers_memory():
         (torch.zeros(3, dtype=torch.uint8).to_sparse(), InputError, "layout"),
     ],
 )
-def test_what_cannot_be_staged_is_refused_and_the_next_put_works(array, error, says):
+def test_stager_refuses_arrays_that_it_cannot_stage_and_the_next_put_works(array, error, says):
     with Stager(FRAME.shape, torch.uint8, "cpu", depth=1) as stager:
         for _ in range(3):
             with pytest.raises(error) as caught:
@@ -264,13 +264,13 @@ def test_readers_see_their_array_however_late_uploads_are(monkeypatch, depth, st
         check_uploads(install(patched), depth, steps)
 
 
-def test_that_check_fails_when_slots_are_reused_early(world, monkeypatch):
+def test_stager_check_fails_when_slots_are_reused_early(world, monkeypatch):
     monkeypatch.setattr(PinnedRing, "_wait_for", lambda ring, slot: None)
     with pytest.raises(AssertionError):
         check_uploads(world, 2, [0] * 5)
 
 
-def test_that_check_fails_when_the_reader_does_not_wait(world, monkeypatch):
+def test_stager_check_fails_when_the_reader_does_not_wait(world, monkeypatch):
     monkeypatch.setattr(world, "wait", lambda stream, event: None)
     monkeypatch.setattr(world, "all", world.all[:])
     world.step = lambda stream, step=world.step: stream is world.main and step(stream)

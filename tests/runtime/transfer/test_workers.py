@@ -78,7 +78,7 @@ def test_several_workers_run_jobs_side_by_side_and_no_more_threads_than_jobs_are
         workers.start(int)
 
 
-def test_where_no_further_thread_can_be_started_those_there_are_do_the_work(monkeypatch):
+def test_present_threads_do_the_work_when_no_further_one_can_be_started(monkeypatch):
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 

@@ -226,7 +226,7 @@ class Like:
         vars(self).update(attributes)
 
 
-def test_what_only_looks_like_a_frame_is_refused_and_lets_nothing_else_through():
+def test_detector_refuses_objects_that_only_look_like_frames():
     with detector() as ours:
         for frame, says in (
             (Like(shape=[48, 64, 3], dtype="uint8"), "not an array on the host"),

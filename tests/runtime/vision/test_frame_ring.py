@@ -171,7 +171,7 @@ def test_frames_that_no_thread_can_copy_are_reported_and_the_next_are_copied(wha
     ring.close()
 
 
-def test_where_no_thread_can_be_started_the_call_says_so_and_the_next_is_not_held_up(monkeypatch):
+def test_frame_ring_says_so_and_goes_on_when_no_thread_can_be_started(monkeypatch):
     ring = ring_of(streams.of("cpu"), depth=1)
 
     def refuse(thread):

@@ -71,7 +71,7 @@ def test_the_kernels_give_what_torchs_operations_give_to_the_last_bit():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU on which they work")
-def test_where_the_kernels_cannot_be_built_the_same_is_done_without_them_and_said(caplog):
+def test_work_is_done_without_kernels_and_said_so_when_they_cannot_be_built(caplog):
     for name in ("nms_kernels", "letterbox_kernels"):
         assert kernels_of.__wrapped__(name, torch.device("cuda", 0)) is None
         assert f"{name} cannot be used" in caplog.text

@@ -101,7 +101,7 @@ def test_waiting_for_the_loader():
     assert "30 ms each" in found["loader-bound"].evidence[0]
 
 
-def test_what_the_host_did_after_the_loader_is_not_placed_inside_the_loader():
+def test_host_work_after_the_loader_is_not_placed_inside_the_loader():
     step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).kernel(TENSOR_GEMM, 90 * MS, 100 * MS)
     step.made.annotation(LOADER, 55 * MS, 85 * MS).python("data.py(6): collate", 57 * MS, 84 * MS)
     step.made.python("train.py(9): forward", 86 * MS, 90 * MS)
@@ -111,7 +111,7 @@ def test_what_the_host_did_after_the_loader_is_not_placed_inside_the_loader():
     assert found.evidence[0].endswith("5 ms at most")
 
 
-def test_what_the_user_wrote_and_the_loader_ran_is_named_beside_where_batches_are_drawn():
+def test_loader_cause_names_the_users_function_beside_the_place_where_batches_are_drawn():
     step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).kernel(TENSOR_GEMM, 90 * MS, 100 * MS)
     step.made.annotation(LOADER, 55 * MS, 85 * MS).python("data.py(6): collate", 57 * MS, 84 * MS)
     found = step.causes()["loader-bound"]
@@ -190,7 +190,7 @@ def test_places_that_hold_much_of_the_window_stand_apart():
     ]
 
 
-def test_what_happened_at_an_unknown_place_stands_with_the_small_places():
+def test_small_places_take_in_time_at_an_unknown_place():
     made = Made().annotation("ProfilerStep#1", 0, 100 * MS).operator("aten::sort", 90 * MS, 91 * MS)
     made.launch("cudaLaunchKernel", -9, -1, correlation=1).kernel(TENSOR_GEMM, 0, 60 * MS, correlation=1)
     made.launch("cudaLaunchKernel", 79 * MS, 80 * MS, correlation=2)
@@ -294,7 +294,7 @@ def test_few_pauses_between_short_kernels_among_long_ones_are_not_launch_bound()
     assert "launch-bound" not in step.kernel(TENSOR_GEMM, 85 * MS, 90 * MS).causes()
 
 
-def test_what_a_closure_does_inside_of_the_optimizers_step_is_not_its_update():
+def test_optimizer_cause_leaves_out_a_closure_inside_the_optimizers_step():
     step = Step().kernel(TENSOR_GEMM, 0, 10 * MS)
     step.made.annotation("Optimizer.step#SGD.step", 10 * MS, 95 * MS)
     for number in range(400):
@@ -336,7 +336,9 @@ def test_an_optimizer_of_few_kernels_is_not_at_fault():
         (ALL_REDUCE, (9, 0), {"communication-exposed"}),
     ],
 )
-def test_what_a_busy_device_spends_its_time_on(kernel: str, capability: tuple[int, int] | None, expected: set[str]):
+def test_causes_of_a_busy_device_depend_on_its_kernels(
+    kernel: str, capability: tuple[int, int] | None, expected: set[str]
+):
     step = Step().kernel(TENSOR_GEMM, 0, 60 * MS).kernel(kernel, 60 * MS, 80 * MS, returned=5)
     step.kernel(TENSOR_GEMM, 80 * MS, 100 * MS, returned=6)
     if capability is not None:
@@ -408,7 +410,7 @@ def test_of_pointwise_kernels_in_a_row_the_longest_stays():
     assert row_of((TENSOR_GEMM, 40), (POINTWISE, 30), (POINTWISE, 30), streams=(7, 7, 8)).causes() == {}
 
 
-def test_what_follows_a_sum_over_the_batch_is_not_fused_with_what_precedes_it():
+def test_compile_cause_does_not_fuse_kernels_across_a_sum_over_the_batch():
     statistics = "void at::native::batch_norm_collect_statistics_channels_last_kernel<at::native::Var, float>(float*)"
     transform = "void at::native::batch_norm_transform_input_channels_last_kernel<float, float>(float*)"
     row = ((POINTWISE, 10), (statistics, 20), (transform, 25), (POINTWISE, 15))
@@ -577,7 +579,7 @@ def test_times_in_evidence_are_of_a_step():
     ]
 
 
-def test_what_a_graph_waited_for_is_told_apart():
+def test_queue_stalled_tells_apart_time_that_a_graph_waited():
     step = Step().kernel(TENSOR_GEMM, 0, 10 * MS).kernel(TENSOR_GEMM, 30 * MS, 60 * MS, called=1, returned=2)
     step.kernel(TENSOR_GEMM, 70 * MS, 100 * MS, call="cudaGraphLaunch", called=3, returned=4)
     found = step.causes()["queue-stalled"]

@@ -31,7 +31,7 @@ def test_a_tensor_made_on_the_host_and_copied():
     assert found.where == Place("train.py(31): step", "aten::randn")
 
 
-def test_what_changes_it_before_the_copy_counts_too():
+def test_cpu_creation_counts_operators_that_change_the_tensor_before_its_copy():
     assert lost(made_on_the_host("aten::zeros", "aten::add").causes()["create-on-cpu-then-move"]) == 40 * MS
 
 

@@ -19,13 +19,13 @@ def of(made: Made) -> list[str]:
     return [callers.CALLERS[index] for index in callers.callers(timeline, rows).tolist()]
 
 
-def test_what_a_function_of_the_users_calls_is_the_programs() -> None:
+def test_operators_are_the_programs_when_a_users_function_calls_a_library() -> None:
     made = Made().python(USERS, 0, 100).python(LIBRARY, 20, 40)
     made.operator("aten::mul", 5, 10).operator("aten::softmax", 25, 30).operator("aten::_softmax", 26, 29)
     assert of(made) == ["program"] * 3
 
 
-def test_what_a_library_does_many_times_in_one_call_is_its_own() -> None:
+def test_operators_are_the_librarys_when_it_calls_them_many_times_in_one_call() -> None:
     made = Made().python(USERS, 0, 10_000).python(LIBRARY, 100, 9_000).python("torch/x.py(1): inner", 200, 8_000)
     for at in range(callers.FEW_PER_CALL + 1):
         made.operator("aten::add", 300 + 100 * at, 350 + 100 * at)
@@ -33,7 +33,7 @@ def test_what_a_library_does_many_times_in_one_call_is_its_own() -> None:
     assert of(made) == ["library"] * (callers.FEW_PER_CALL + 1) + ["program"]
 
 
-def test_what_an_operator_does_many_times_inside_is_not_the_programs_loop() -> None:
+def test_operators_are_the_librarys_when_another_operator_calls_them_many_times() -> None:
     made = Made().python(USERS, 0, 10_000).operator("aten::bmm", 100, 9_000)
     for at in range(callers.FEW_PER_CALL + 1):
         made.operator("aten::select", 300 + 100 * at, 350 + 100 * at)

@@ -73,7 +73,7 @@ def test_rows_are_of_one_stream_and_of_the_part_inside_the_window() -> None:
     assert fusable(made, (6, 28)) == 4 + 10
 
 
-def test_it_is_known_whatever_part_of_the_time_the_rows_take() -> None:
+def test_fusion_is_known_whatever_part_of_the_time_the_rows_take() -> None:
     made = one_after_the_other((GEMM, 1000), (CAST, 4), (POINTWISE, 6)).operator("aten::add", 0, 1010)
     summary = summarise([made.timeline()])
     assert summary.kernels[0].fusable_s == 4e-9
@@ -101,7 +101,7 @@ def test_a_record_of_before_reads_as_not_known() -> None:
 
 
 @given(kernels=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 100), st.sampled_from((7, 8))), max_size=40))
-def test_it_is_what_adding_up_row_by_row_gives(kernels: list[tuple[str, int, int]]) -> None:
+def test_fusion_is_the_sum_row_by_row(kernels: list[tuple[str, int, int]]) -> None:
     made, expected = Made(), 0
     for stream in (7, 8):
         of_stream = [(name, length) for name, length, on in kernels if on == stream]

@@ -80,7 +80,7 @@ def test_a_training_whose_backward_pass_queues_most_draws_its_batches_itself(mar
     assert found.loader_s == pytest.approx(120e-9)
 
 
-def test_where_only_autograd_works_its_thread_is_the_one():
+def test_host_thread_is_autograds_when_only_autograd_works():
     made = Made().operator("autograd::engine::evaluate_function: MmBackward0", 0, 10, thread="backward")
     timeline = made.timeline()
     assert timeline.threads[working_thread(timeline)] == "backward"

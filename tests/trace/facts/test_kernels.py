@@ -78,7 +78,7 @@ def test_work_that_begins_before_its_launch_returns_is_queued_from_its_begin() -
     assert (facts.mean_queue_depth, facts.max_queue_depth) == (0.4, 1)
 
 
-def test_what_ends_when_the_next_is_queued_does_not_deepen_the_queue() -> None:
+def test_queue_is_not_deeper_when_a_kernel_ends_as_the_next_is_queued() -> None:
     made = Made().launch("cudaLaunchKernel", 0, 10, correlation=1).kernel(ADD, 10, 20, correlation=1)
     made.launch("cudaLaunchKernel", 10, 20, correlation=2).kernel(ADD, 20, 30, correlation=2)
     assert kernels.facts(made.timeline(), (0, 100), None).max_queue_depth == 1

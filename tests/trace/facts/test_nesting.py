@@ -93,7 +93,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=40)
 
 
 @given(SPANS)
-def test_whatever_the_spans_the_tree_is_that_of_a_stack(spans: list[tuple[int, int]]):
+def test_nested_spans_make_the_tree_of_a_stack(spans: list[tuple[int, int]]):
     tree = nested(*spans)
     parents, ends = one_by_one(spans)
     assert tree.parent.tolist() == parents
@@ -101,9 +101,7 @@ def test_whatever_the_spans_the_tree_is_that_of_a_stack(spans: list[tuple[int, i
 
 
 @given(SPANS, st.lists(st.integers(-5, 100), max_size=20))
-def test_whatever_the_spans_the_innermost_is_the_last_that_covers_the_time(
-    spans: list[tuple[int, int]], times: list[int]
-):
+def test_innermost_span_is_the_last_that_covers_the_time(spans: list[tuple[int, int]], times: list[int]):
     tree = nested(*spans)
     covering = [
         max(

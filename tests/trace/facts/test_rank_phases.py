@@ -264,7 +264,7 @@ def test_chance_is_what_happens_once_in_twenty(num, of, chance, tries, is_beyond
 
 
 @given(own=st.lists(st.lists(st.integers(0, 10**9), min_size=6, max_size=6), min_size=6, max_size=6), data=st.data())
-def test_what_all_ranks_work_longer_makes_none_of_them_late(own, data):
+def test_ranks_are_not_late_when_all_work_longer(own, data):
     alike = np.array([own, own, own], dtype=np.int64)
     rank = data.draw(st.integers(0, 2))
     assert slow_ranks(alike) == []

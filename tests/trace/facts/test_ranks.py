@@ -91,7 +91,7 @@ def test_clocks_that_the_collectives_contradict_are_not_believed() -> None:
 
 
 @pytest.mark.parametrize(("num", "aligned_by"), [(2, "nothing"), (3, "collectives")])
-def test_it_takes_three_collectives_to_set_clocks_by_them(num: int, aligned_by: str) -> None:
+def test_clocks_are_set_by_collectives_when_there_are_three(num: int, aligned_by: str) -> None:
     times = [(10 * MS, 20 * MS), (50 * MS, 60 * MS), (80 * MS, 90 * MS)][:num]
     found = ranks.compare([rank_of(0, times), rank_of(1, times)], [(0, 100 * MS)] * 2, [None, None])
     assert found is not None

@@ -219,7 +219,9 @@ def test_values_that_are_not_finite_do_not_end_the_reading(tmp_path: Path) -> No
         (b'[{"ts": 1}, "event"]', r"`traceEvents\[1\]` is not what a trace holds: Expected `object`, got `str`"),
     ],
 )
-def test_what_is_no_trace_is_refused_with_the_place(tmp_path: Path, text: bytes, says: str, slice_bytes: int) -> None:
+def test_json_slices_refuse_text_that_is_no_trace_with_the_place(
+    tmp_path: Path, text: bytes, says: str, slice_bytes: int
+) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(text)
     with pytest.raises(UsageError, match=says) as caught:

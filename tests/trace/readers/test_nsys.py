@@ -249,7 +249,7 @@ def test_devices_are_described_through_the_numbers_of_their_process(export):
     assert timeline.properties[1].name == "NVIDIA H100"
 
 
-def test_what_a_gpu_does_not_tell_is_none(export):
+def test_nsys_properties_are_none_when_a_gpu_does_not_tell(export):
     (timeline,) = export(NsysMade().row("TARGET_INFO_GPU", id=0, name=None).kernel("a", 0, 1))
     assert timeline.properties[0] == DeviceProperties()
 
@@ -333,7 +333,7 @@ def test_a_missing_table_is_a_missing_fact(export, table, fact):
         assert [row[0] for row in host_of(timeline)] == ["step", "cudaDeviceSynchronize"]
 
 
-def test_what_nsight_never_records_is_missing_always(export):
+def test_nsys_timeline_always_lacks_what_nsight_never_records(export):
     (timeline,) = export(one_step())
     assert {"operators", "stacks", "memory"} <= timeline.missing.keys()
 
@@ -467,7 +467,7 @@ def test_progress_is_told_in_bytes_and_ends_with_the_whole_file(tmp_path):
         ("zeros.sqlite", bytes(5000), "not a SQLite database"),
     ],
 )
-def test_what_is_not_sqlite_is_refused(tmp_path, name, content, says):
+def test_nsys_reader_refuses_a_file_that_is_not_sqlite(tmp_path, name, content, says):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(UsageError, match=says) as raised:

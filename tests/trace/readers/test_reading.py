@@ -48,7 +48,9 @@ class Malicious:
         (gzip.compress(b"step,loss\n1,2\n", mtime=0), "cannot be read beyond byte 0: it is not JSON"),
     ],
 )
-def test_what_is_no_trace_is_named_for_what_it_looks_like(tmp_path: Path, content: bytes, says: str) -> None:
+def test_read_traces_names_a_file_for_what_it_looks_like_when_it_is_no_trace(
+    tmp_path: Path, content: bytes, says: str
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=says) as caught:

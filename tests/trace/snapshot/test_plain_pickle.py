@@ -43,7 +43,7 @@ def test_plain_data_comes_back_as_it_was(data, protocol):
     assert load(pickle.dumps(data, protocol=protocol)) == data
 
 
-def test_what_one_list_is_in_many_places_stays_one_list():
+def test_plain_pickle_keeps_one_list_when_it_stands_in_many_places():
     shared = [{"line": 1}]
     found = load(pickle.dumps([shared, shared]))
     assert found[0] is found[1]
@@ -55,7 +55,7 @@ def test_strings_and_memos_of_every_width_are_read():
         assert load(pickle.dumps([data, data["many"]], protocol=protocol)) == [data, data["many"]]
 
 
-def test_what_follows_the_end_is_not_read():
+def test_plain_pickle_does_not_read_beyond_its_end():
     assert load(pickle.dumps([1], protocol=4) + b"cos\nsystem\n") == [1]
 
 
@@ -132,7 +132,7 @@ def test_every_other_instruction_is_refused():
 @pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(body=st.lists(st.sampled_from([o.code.encode("latin1") for o in pickletools.opcodes]) | st.binary(max_size=3)))
-def test_what_is_let_through_holds_harmless_instructions_alone(body):
+def test_plain_pickle_check_lets_only_harmless_instructions_through(body):
     raw = b"\x80\x04" + b"".join(body) + b"."
     try:
         end = plain_pickle._check(raw, "x")
@@ -192,7 +192,7 @@ def test_a_damaged_pickle_is_data_or_refused_and_never_breaks_the_reader(changes
     ],
     ids=range(25),
 )
-def test_what_is_no_plain_pickle_is_refused(raw, says):
+def test_plain_pickle_refuses_bytes_that_are_none(raw, says):
     with pytest.raises(UsageError, match=says):
         load(raw)
 

@@ -92,7 +92,7 @@ def test_the_peak_is_found_with_its_holders(read):
     assert device.notes == []
 
 
-def test_what_is_older_than_the_history_counts_and_its_place_is_known_only_while_it_lives(read):
+def test_snapshot_counts_memory_older_than_its_history_and_places_it_only_while_it_lives(read):
     made = SnapshotMade()
     made.alloc(3 * MIB, LOAD)
     gone = made.alloc(2 * MIB, STEP)

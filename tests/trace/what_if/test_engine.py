@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dynotune.trace.summary import summarise
 from dynotune.trace.timeline import UNKNOWN, Timeline
-from dynotune.trace.what_if.engine import WITHOUT, _synchronous, retimed, savings
+from dynotune.trace.what_if.engine import WITHOUT, retimed, savings
 
 from ...diagnose.simulated import MS, SYNC, US, copy, kernels, load, pinned, python, recorded, saved, timed
 from ..made import Made
@@ -25,7 +25,7 @@ HELD_UP = {
 
 @pytest.mark.parametrize("slower", [1.5, 3, 6])
 @pytest.mark.parametrize("name", HELD_UP)
-def test_what_the_recorder_cost_is_found_and_taken_away(name, slower):
+def test_retimed_finds_the_recorders_cost_and_takes_it_away(name, slower):
     acts = HELD_UP[name]
     plain = timed(acts)
     found, factor = retimed(recorded(acts, slower=slower), plain.step_s, plain.wait_s)
@@ -202,7 +202,7 @@ def test_without_pinning_the_copy_behind_it_begins_earlier_too():
 
 
 def test_kernels_that_end_before_their_launch_returns_are_waited_for_only_if_nearly_all_do():
-    def queued(*, ends: bool) -> float:
+    def saved_by_waiting_less(*, ends: bool) -> dict[str, float]:
         made = Made()
         for number in range(5):
             at = number * 100 * US
@@ -213,11 +213,11 @@ def test_kernels_that_end_before_their_launch_returns_are_waited_for_only_if_nea
                 made.launch("cudaLaunchKernel", launch, launch + 20 * US, correlation=10 * number + index)
                 start = launch + (10 if early else 30) * US
                 made.kernel("relu", start, start + 2 * US, correlation=10 * number + index)
-        timeline = made.timeline()
-        return len(_synchronous(timeline)) / len(timeline.device)
+        return savings(made.timeline(), None, 1.0)
 
-    assert queued(ends=False) == 0
-    assert queued(ends=True) == 1
+    assert "sync-per-step" not in saved_by_waiting_less(ends=False)
+    # Each step waits in four launches for 20 of their 25 µs.
+    assert saved_by_waiting_less(ends=True)["sync-per-step"] == pytest.approx(0.8)
 
 
 def test_without_steps_nothing_is_saved():

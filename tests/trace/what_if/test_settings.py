@@ -87,11 +87,11 @@ def test_a_loader_that_keeps_up_saves_its_wait():
         assert holds(found, gain(acts, changed))
 
 
-def test_what_compiling_saves_is_not_predicted():
+def test_predictions_leave_out_what_compiling_saves():
     assert not [setting for setting in told(PRODUCTS["in turns"]) if setting.startswith("compile")]
 
 
-def test_what_changes_nothing_of_the_timeline_is_not_predicted():
+def test_predictions_leave_out_settings_that_change_nothing_of_the_timeline():
     found = told([python(MS), *kernels(50, 20 * US, 60 * US, HALF)])
     assert (
         not {TF32, AUTOCAST, "optimizer.fused=true", "loader.num_workers", "layout.channels_last=true"} & found.keys()

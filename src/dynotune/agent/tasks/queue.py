@@ -36,6 +36,7 @@ KINDS = (
     "record-memory",
     "record-history",
     "record-shapes",
+    "count-objects",
 )
 # Steps are processed many at a time; a check after each step would prevent that.
 LOOK_S = 0.02

@@ -8,6 +8,7 @@ from dynotune.doctor.bounds import inputs_grow, num_input_shapes
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.observation_view import Missing, ObservationView
 from dynotune.schema.diagnosis import Severity
+from dynotune.schema.facts import Unknown
 from dynotune.text import words
 
 _KEEP_NO_GRAPH = "Sum up loss.detach() or its value, and keep no tensor that still has its graph."
@@ -47,7 +48,10 @@ def leak_graph_kept(view: ObservationView) -> Judgements:
         yield Judgement(
             severity="medium",
             claim=f"Each step leaves {kept:,.0f} {nodes} of its autograd graph behind.",
-            evidence=[f"{view.process.graph_nodes_growth:,} nodes more after {num_steps} steps"],
+            evidence=[
+                f"{view.process.graph_nodes_growth:,} nodes more after {num_steps} steps",
+                *_left_objects(view),
+            ],
             remedy=_KEEP_NO_GRAPH,
         )
 
@@ -80,6 +84,7 @@ def _leak(view: ObservationView, what: str, grown: int, free: float | None) -> J
     if kept is not None:
         grows = f"autograd's graph grows by {kept:,.0f} nodes per step"
         until.append(grows if kept else "no part of autograd's graph is kept")
+    until += _left_objects(view)
     remedy = _KEEP_NO_GRAPH
     if kept == 0:
         remedy = "Look for what the program keeps: results, a buffer that fills up, a cache."
@@ -90,6 +95,16 @@ def _leak(view: ObservationView, what: str, grown: int, free: float | None) -> J
         evidence=[f"{words.num_bytes(grown)} in {timing.num_steps} steps ({timing.window_s:.1f} s)", *until],
         remedy=remedy,
     )
+
+
+def _left_objects(view: ObservationView) -> list[str]:
+    """Say which objects of Python each step leaves behind, if that was counted."""
+    objects = view.observation.objects
+    if isinstance(objects, Unknown) or not objects.num_steps:
+        return []
+    each = [(one.name, one.growth / objects.num_steps) for one in objects.grown]
+    left = [f"{num:,.1f} {name}" for name, num in each if num >= policy.LEAK_OBJECTS]
+    return [f"each step leaves behind {', '.join(left[:3])}"] if left else []
 
 
 def _keeps_graphs(view: ObservationView) -> bool:

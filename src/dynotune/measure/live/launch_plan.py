@@ -8,6 +8,7 @@ import msgspec
 
 from dynotune.launch.caches import contents
 from dynotune.launch.process import environment, revision, variants
+from dynotune.measure.live import trackers
 from dynotune.measure.live.machine import facts_of_arm
 from dynotune.schema import private
 from dynotune.schema.errors import may_fail
@@ -89,6 +90,7 @@ def launch_plan(
     """
     command, inherited = variants.variant(run.command, run.env, settings, run.cwd)
     env = inherited | (more_env or {}) | (PRETENDED_ENV if run.pretend is not None else {})
+    env |= trackers.OFFLINE if run.offline_trackers else {}
     kept = list(keep)
     if cache_folder is not None:
         env |= contents.environment(cache_folder)

@@ -134,7 +134,8 @@ def _measured_as(of: Study | Comparison) -> list[str]:
         "--nice": run.nice or None,
     }
     options = [word for option, value in given.items() if value is not None for word in (option, str(value))]
-    return options + ([] if run.sandbox else ["--no-sandbox"])
+    flags = {"--no-sandbox": not run.sandbox, "--offline-trackers": run.offline_trackers}
+    return options + [flag for flag, given in flags.items() if given]
 
 
 def _time(seconds: float) -> str:

@@ -35,6 +35,7 @@ from dynotune.schema.events.tasks import (
     HistoryRecorded,
     LoaderDrain,
     LoaderIsolated,
+    ObjectsCounted,
     OnnxExported,
     PageCacheDrop,
     ResultsRead,
@@ -52,6 +53,7 @@ TaskResult = (
     | AllocationsRecorded
     | HistoryRecorded
     | ShapesCounted
+    | ObjectsCounted
     | GivenUp
 )
 """What a process reports about a task."""
@@ -126,6 +128,7 @@ __all__ = [
     "MemoryPeaks",
     "Moments",
     "NotModelled",
+    "ObjectsCounted",
     "OnnxExported",
     "OutOfMemory",
     "PageCacheDrop",

@@ -12,6 +12,7 @@ import msgspec
 
 from dynotune.schema.engine_plan import ShapeHistogram
 from dynotune.schema.events.process import Int
+from dynotune.schema.observation import GrownObjects
 from dynotune.schema.reasons import Reason
 from dynotune.schema.run import TimedWindow, TraceRecording
 
@@ -140,6 +141,13 @@ class ShapesCounted(_Result, frozen=True, kw_only=True, tag="shapes"):
 
     modules: list[ShapeHistogram] = []
     onnx: OnnxExported | None = None
+
+
+class ObjectsCounted(GrownObjects, frozen=True, kw_only=True, tag_field="event", tag="objects"):
+    """Python's objects were counted, before and after some steps."""
+
+    task: Int | None = None
+    done_s: float | None = None
 
 
 class Digest(msgspec.Struct, frozen=True):

@@ -67,7 +67,7 @@ class LiveDiagnosis:
         facts = checked_facts(run, run.window_steps, watcher)
         self.runner = TaskRunner(run, watcher, facts=facts, label="the observed run", limit_s=limit_s, observe=True)
         if share_s is not None:
-            self.runner.restless_s = share_s * OF_WAITING
+            self.runner.restless_s = min(self.runner.restless_s, share_s * OF_WAITING)
         self._processes: Sequence[ProcessState] = []
 
     def __enter__(self) -> LiveDiagnosis:

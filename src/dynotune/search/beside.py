@@ -40,6 +40,7 @@ class Beside:
         self._can = len(cpus) >= FEWEST_CORES
         self._side = lane_order.SideBySide()
         self._begun: Future[str] | None = None
+        self._has_ended = False
 
     def begin(self, arm: Arm) -> bool:
         """Start the command with the arm, if there are cores for it and none was started; return whether it started."""
@@ -51,9 +52,9 @@ class Beside:
 
     def wait(self, limit_s: float) -> None:
         """Wait until the second start has ended, and end it after `limit_s`; without one, return at once."""
-        if self._begun is None:
+        if self._begun is None or self._has_ended:
             return
-        began_s, failed = time.monotonic(), ""
+        began_s, failed, self._has_ended = time.monotonic(), "", True
         with suppress(TimeoutError):
             failed = self._begun.result(timeout=max(0.0, limit_s))
         if failed:
@@ -69,10 +70,11 @@ class Beside:
         """Return why the second start failed; empty if it made its steps, or nobody waits for it any more."""
         try:
             self._launch(arm, self._lane, _has_compiled, self._side.go_on)
-        except DynotuneError as error:
-            return error.message
         except lane_order.Stopped:
             return ""
+        except Exception as error:
+            # Whatever it is, the live run can do without.
+            return error.message if isinstance(error, DynotuneError) else f"{type(error).__name__}: {error}"
         return ""
 
 

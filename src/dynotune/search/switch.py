@@ -161,7 +161,9 @@ def _test_first(work: Search, quick: Sequence[Candidate], until_s: float) -> Non
         # Compiling may take all of the time or end the program, so some time is reserved for later stages.
         of_time = 1.0 if number == len(arms) else 1 - FOR_THE_NEXT
         if planned != eager:
-            work.bench.wait_for_compiled(of_time * (work.bench.left_s() - until_s))
+            # What was compiled beside is of use only with time for its blocks.
+            room_s = work.bench.left_s() - until_s - (FEWEST_BLOCKS + 1) * work.bench.block_s()
+            work.bench.wait_for_compiled(of_time * max(0.0, room_s))
         first_s = of_time * (work.bench.left_s() - until_s)
         found = _tested(work, one.settings, until_s, first_s).comparison
         if found is not None and planned != eager:

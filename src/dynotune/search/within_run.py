@@ -118,7 +118,7 @@ class WithinRun:
                 blamed=tuple(found.blamed.get(arm.key, ())),
                 unsuited=tuple(found.unsuited.get(arm.key, ())),
             )
-        pairs = in_process.pairs_of(blocks)
+        pairs = in_process.pairs_of(blocks)[: plan.max_pairs]
         judgement = judge_comparison(plan, pairs, error=error, ended=True)
         return Tested(comparison=in_process.concluded(plan, found, arm.key, pairs, judgement))
 

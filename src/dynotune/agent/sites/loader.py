@@ -32,6 +32,7 @@ class LoaderSite(Site):
 
     is_switched = True
     acts_in_loaders = True
+    draws_elsewhere = True
 
     def __init__(self, planned: list[Planned], program: Program, at_start: bool) -> None:
         super().__init__(planned, program, at_start)

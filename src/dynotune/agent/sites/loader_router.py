@@ -9,6 +9,7 @@ batches that they have not begun are held back until that loader's next turn.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import weakref
 from contextlib import nullcontext, suppress
 from queue import Empty
@@ -86,8 +87,19 @@ class Router:
         idle, steady, ready = zip(*found) if found else ((), (), (0,))
         return all(idle), all(steady), max(ready)
 
+    @property
+    def sees_loaders(self) -> bool:
+        """Tell whether it knows the steps' loaders; batches may be drawn in another thread, where it knows nothing."""
+        return bool(self._seen) and not self.failure
+
+    def num_ready(self) -> int:
+        """Return the number of batches ready to be drawn, of all loaders of the steps together."""
+        return sum(sources.waiting(self.active)[2] for sources in list(self._seen.values()))
+
     def busy_share(self) -> float | None:
         """Return the largest share of a loader's workers that may have been busy in a step; None without workers.
+
+        No more workers than cores make batches at a time.
 
         Batches that were asked for and are not ready are being made, or wait for a worker: then the share exceeds 1.
         One more may have been made since the step drew its batch.
@@ -125,7 +137,7 @@ class Router:
                 source = iterator
             num_asked = sources.num_asked
             batch = sources.draw(original, iterator, source)
-            self.num_drained += sources.num_asked < num_asked
+            self.num_drained += sources.has_others and sources.num_asked < num_asked
             return batch
 
         return __next__
@@ -160,6 +172,10 @@ class _Sources:
         self._drawn: Options | None = None
         self._held: dict[int, list[tuple[Any, Any]]] = {}
         """For an iterator, by its identity, tasks that its workers have not begun, each with its worker's queue."""
+
+    @property
+    def has_others(self) -> bool:
+        return bool(self._others)
 
     def is_of_this_epoch(self, iterator: Any) -> bool:
         """Tell whether the iterator belongs to this epoch: persistent workers keep an iterator, and restart it."""
@@ -207,7 +223,8 @@ class _Sources:
         drawn = self._own() if options is None else self._others.get(options)
         num_workers = getattr(drawn, "_num_workers", 0)
         ready, asked = _done(drawn)
-        return (asked - ready + 1) / num_workers if num_workers else None
+        at_a_time = min(num_workers, len(os.sched_getaffinity(0)))
+        return (asked - ready + 1) / at_a_time if num_workers else None
 
     @property
     def num_asked(self) -> int:

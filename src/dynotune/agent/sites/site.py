@@ -64,7 +64,9 @@ class Site:
     suits_ranks = True
     """Whether ranks that share a model can switch at the same step."""
     num_queued = 0
-    """Largest number of ready batches from before the last switch."""
+    """Largest number of ready batches from before the last switch; 0 if batches are the same with the settings."""
+    draws_elsewhere = False
+    """Whether the router draws batches of another iterator with the settings, and so knows how many are ready."""
     num_workers = 0
     """Number of workers of each loader with the settings; 0 if the settings do not set it."""
 

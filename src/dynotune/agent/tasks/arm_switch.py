@@ -78,6 +78,10 @@ class ArmSwitch:
         return max([0, *(site.num_queued for site in self._sites)])
 
     @property
+    def draws_elsewhere(self) -> bool:
+        return any(site.draws_elsewhere for site in self._sites)
+
+    @property
     def num_workers(self) -> int:
         """Return the number of workers of the steps' loader now, as `Program.num_workers_now`."""
         chosen = max([0, *(site.num_workers for site in self._sites if self.is_on)])

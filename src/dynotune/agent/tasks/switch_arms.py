@@ -27,7 +27,7 @@ from ..core.device import device_allocations, synchronise
 from ..core.errors import by_a_signal
 from ..core.pace import pace_s
 from ..core.program import WAITS
-from ..sites.loader_router import router_of
+from ..sites.loader_router import Router, router_of
 from ..sites.site import NotSwitched
 from .arm_switch import ArmSwitch
 from .results_within import ResultsWithin
@@ -67,7 +67,11 @@ ORDERS = ("ABBA", "BAAB")
 
 
 class _Spoilt(Exception):
-    """A block that does not count: the program compiled something of its own, or batches came from a reserve."""
+    """A block that does not count, because the program compiled something of its own."""
+
+
+class _FromReserve(Exception):
+    """A block that does not count, because workers might not have kept up: it drew batches that were ready before."""
 
 
 class SwitchArms(Task):
@@ -91,6 +95,7 @@ class SwitchArms(Task):
         self._usual: dict[ArmSwitch | None, list[float]] = {None: [float(order.get("step_s") or 0.0)]}
         self._waited: set[ArmSwitch | None] = set()  # arms with which the program waits for the loader
         self._busy_shares: list[float] = []  # of the loader's workers, at steps without a candidate
+        self._busy_with: dict[ArmSwitch, float] = {}  # the same, after a stretch with the candidate
         self._drains: set[ArmSwitch] = set()  # candidates with which workers might not keep up
         self._results: dict[ArmSwitch, ResultsWithin] = {}
         self._has_ranks = False
@@ -118,7 +123,8 @@ class SwitchArms(Task):
             wanted = self.order.get("num_results", 0)
             rounding = self.order.get("rounding", 0.0)
             self._results = {arm: ResultsWithin(program, wanted, rounding) for arm in self._arms if wanted}
-        if program.num_queued and program.loaders is not None and not self._has_ranks:
+        same = any(not arm.num_queued for arm in self._arms)
+        if same and program.num_queued and program.loaders is not None and not self._has_ranks:
             router_of(program)  # it knows how many batches are ready
         if any(arm.acts_in_calls for arm in self._arms):
             self._call_through(self._around(program.roots.around))
@@ -247,12 +253,17 @@ class SwitchArms(Task):
 
         Raises NotSwitched: the candidate must be given up.
         """
-        for _ in range(MOST_SPOILT):
+        num_spoilt = 0
+        while num_spoilt < MOST_SPOILT:
             order = self._order(at, number)
             begin_s = perf_counter()
             try:
                 timed = yield from self._stretches(at, order)
             except _Spoilt:
+                num_spoilt += 1
+                self._switch_off(at)
+                continue
+            except _FromReserve:  # once for each candidate
                 self._switch_off(at)
                 continue
             fields = {"arm": at, "number": number, "order": order, "begin_s": begin_s, "end_s": perf_counter()}
@@ -316,11 +327,12 @@ class SwitchArms(Task):
         if self._has_ranks:
             yield from self._pass(arm, WASH_OUT_STEPS + queued + STEPS_LEFT_OUT)
             return
-        router = self.program.loader_router
-        if arm is not None and not arm.num_queued and self._busy_shares:
-            if not self._keeps_up(arm):
+        router = self._router(arm)
+        has_level = router is not None and bool(self._busy_shares) and (arm is None or not arm.num_queued)
+        if has_level:
+            if arm is not None and not self._keeps_up(arm):
                 yield from self._use_up(arm, MOST_QUEUES * queued)
-            queued, router = 0, None
+            queued = 0
         quiet, before = 0, self._counters()
         # Wait until workers that are not drawn from are idle; they report how many steps that takes.
         least = WASH_OUT_STEPS + (queued if router is None else 0)
@@ -333,10 +345,11 @@ class SwitchArms(Task):
                 arm.refuse_failed()
             if not (arm is not None and arm.is_on and arm.compiles):
                 self._refuse_compiled(arm, before, now)
-            if not is_settled:
+            if router is not None and not is_settled:
                 is_idle, is_steady, num_ready = router.waiting()
-                is_settled = is_idle and (is_steady or number > 2 * (arm.num_workers if arm is not None else 0))
-                least = max(least, number + num_ready)
+                most = 2 * (arm.num_workers if arm is not None else 0)
+                is_settled = is_idle and (has_level or is_steady or number > most)
+                least = least if has_level else max(least, number + num_ready)
             quiet, before = (quiet + 1 if now == before else 0), now
             is_quiet = self._is_restless or quiet >= QUIET_STEPS
             if is_settled and is_quiet and number >= least + self._is_restless * STEPS_LEFT_OUT:
@@ -345,23 +358,37 @@ class SwitchArms(Task):
         self._is_restless |= is_settled and (arm is None or not arm.has_been_on)
 
     def _use_up(self, arm: ArmSwitch, most_steps: int) -> Stops:
-        """Wait until no batch is ready, or until their number falls no more: then it is what the present pace leaves.
+        """Wait until the number of ready batches neither falls nor rises: then it is what the present pace leaves.
 
-        Both arms draw the same batches, so only their number can favour one of them.
+        Both arms draw the same batches, so only their number can favour one of them. Without any, it falls no more.
         """
-        lowest, since = math.inf, 0
+        patience = max(arm.num_workers + 1, self.program.num_queued)
+        lowest, highest, since = math.inf, -math.inf, 0
+        waits = arm.is_on or median(self._busy_shares) >= 1
         for _ in range(most_steps):
             yield from self._pass(arm, 1)
             arm.refuse_failed()
-            num_ready = self.program.loader_router.waiting()[2]
-            lowest, since = (num_ready, 0) if num_ready < lowest else (lowest, since + 1)
-            if not num_ready or since > arm.num_workers:
+            num_ready = self.program.loader_router.num_ready()
+            since = since + 1 if lowest <= num_ready <= highest else 0
+            lowest, highest = min(lowest, num_ready), max(highest, num_ready)
+            if since >= patience or (waits and not num_ready):
                 return
 
+    def _router(self, arm: ArmSwitch | None) -> Router | None:
+        """Return the router if it knows how many batches are ready, with this candidate too."""
+        router: Router | None = self.program.loader_router
+        if router is None or not router.sees_loaders:
+            return None
+        return None if arm is not None and arm.num_queued and not arm.draws_elsewhere else router
+
     def _look_at_workers(self, arm: ArmSwitch | None) -> None:
-        router = self.program.loader_router
-        share = None if router is None or (arm is not None and arm.is_on) else router.busy_share()
-        if share is not None:
+        router = self._router(arm)
+        share = None if router is None else router.busy_share()
+        if share is None:
+            return
+        if arm is not None and arm.is_on:
+            self._busy_with[arm] = share
+        else:
             self._busy_shares.append(share)
 
     def _keeps_up(self, arm: ArmSwitch | None) -> bool:
@@ -372,7 +399,7 @@ class SwitchArms(Task):
         """
         if arm is None or arm.num_queued or arm in self._drains or not self._busy_shares:
             return False
-        return self._faster(arm) * median(self._busy_shares) <= SPARE
+        return max(self._faster(arm) * median(self._busy_shares), self._busy_with.get(arm, 0.0)) <= SPARE
 
     def _faster(self, arm: ArmSwitch) -> float:
         """Return the baseline's step time over the candidate's, by their stretches; 1 as long as one is unknown."""
@@ -401,11 +428,12 @@ class SwitchArms(Task):
             has_begin = self._at_epochs != at_epochs and (steps.epoch_steps is None or steps.epoch_steps > length)
             is_odd = self._is_odd(arm, duration_s / (steps.num_steps - num_steps))
             is_quiet = now == before or (self._is_restless and now[0] == before[0])
+            self._look_at_workers(arm)
             if arm.is_on and kept_up and not self._keeps_up(arm):
                 # The stretch may have used up batches that were ready: all blocks are timed with the queue's own level.
                 self._drains.add(arm)
                 self._usual.pop(arm, None)
-                raise _Spoilt
+                raise _FromReserve
             if self._has_ranks or not (repeats_left and (has_begin or is_odd or not is_quiet)):
                 break
         if is_odd:

@@ -103,7 +103,9 @@ def until_verdict(
     """
     for made in turns:
         blocks = made[arm.key]
-        judgement = judge_comparison(planned(blocks), pairs_of(blocks), **how)
+        plan = planned(blocks)
+        # The program may have made one more meanwhile, which does not count.
+        judgement = judge_comparison(plan, pairs_of(blocks)[: plan.max_pairs], **how)
         yield blocks, judgement
         if blocks and judgement.finished:
             return

@@ -61,7 +61,10 @@ class SideBySide(AbstractContextManager["SideBySide"]):
     def __exit__(self, *error: object) -> None:
         self._is_over.set()
         while self._threads:
-            self._threads.popitem()[1].shutdown(cancel_futures=True)
+            # A thread is forgotten once it has ended: a second interruption may come while it is awaited.
+            lane, thread = next(iter(self._threads.items()))
+            thread.shutdown(cancel_futures=True)
+            del self._threads[lane]
         self._is_over.clear()
 
 

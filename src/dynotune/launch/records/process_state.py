@@ -54,6 +54,7 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
         rank=process.rank,
         world_size=process.world_size,
         step=process.step or "",
+        cycle=record.cycle,
         timing=timed,
         environment_changes=process.environment_changes,
         periodic=periodic,

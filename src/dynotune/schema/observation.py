@@ -53,6 +53,7 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
         rank: None for a program of one process.
         step: description of a step; `cycle`: the first parts of the cycle that is a step, [] in older records.
         stack: lines on the stack of the thread of the steps, those with most samples first; [] in older records.
+        failed: reason by name of the part that could not be inspected.
     """
 
     pid: int
@@ -66,6 +67,7 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
     periodic: list[PeriodicWork] = []
     stack: list[StackLine] = []
     environment_changes: list[EnvironmentChange] = []
+    failed: dict[str, str] = {}
 
 
 class GrownType(msgspec.Struct, frozen=True):

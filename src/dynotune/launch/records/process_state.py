@@ -57,6 +57,7 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
         cycle=record.cycle,
         timing=timed,
         environment_changes=process.environment_changes,
+        failed=state.failed,
         periodic=periodic,
         **parts,
     )

@@ -47,7 +47,9 @@ def record(step_s, *, samples=32, epoch=None, found_after=3, rank=None, begin_s=
         at_s += duration_s
         begins = EPOCH if epoch and index % epoch == 0 else 0
         steps.append(Step(at_s, 0.0, samples, begins | (COMPILED if index in compiled else 0)))
-    cycle = {"step": "draw Loader, step SGD", "kinds": ["draw", "step"], "begin_s": begin_s, "num_steps": found_after}
+    parts = [{"kind": "draw", "name": "Loader"}, {"kind": "step", "name": "SGD"}]
+    found = {"parts": parts, "num_parts": 2, "kinds": ["draw", "step"]}
+    cycle = {**found, "begin_s": begin_s, "num_steps": found_after}
     made = Record(Path("process-1-0.rec"), 1, 0.0, steps)
     return take(made, {"event": "cycle", **cycle}, {"event": "process", "rank": rank})
 

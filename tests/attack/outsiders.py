@@ -83,7 +83,7 @@ def stalled_record(folder: Path, pid: int, stacks_by: object) -> None:
     writer = Writer(str(folder), {"watched": True})
     now_s = time.clock_gettime(time.CLOCK_MONOTONIC)
     writer.event(event="process", argv=["python", "train.py"], rank=0)
-    writer.event(event="cycle", begin_s=now_s - 30, step="step", stacks_by=stacks_by)
+    writer.event(event="cycle", begin_s=now_s - 30, stacks_by=stacks_by)
     for at in range(40):
         writer.step(now_s - 30 + at / 100, 0.0, 1, 0)
     (path,) = folder.glob("process-*.rec")

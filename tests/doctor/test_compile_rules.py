@@ -192,8 +192,10 @@ RULES = ("graph-breaks", "recompiles", "cudagraph-skipped", "cudagraph-rerecord"
 
 @pytest.mark.parametrize("id_", RULES)
 def test_compile_rules_are_unknown_when_torch_compile_could_not_be_looked_at(id_):
-    failed = Unknown("looking at it failed: KeyError")
-    assert lacks(on_gpu(compilation=failed), id_) == ["what torch.compile did"]
+    failed = {"compilation": "KeyError"}
+    assert lacks(on_gpu(compilation=Unknown("looking at it failed: KeyError"), failed=failed), id_) == [
+        "what torch.compile did"
+    ]
     assert lacks(on_gpu(models=COMPILED), id_) == ["what torch.compile did"]
     assert lacks(on_gpu(), id_) == []
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dynotune.schema.cycle import CyclePart
 from dynotune.schema.facts import Unknown
 from dynotune.schema.host import Line, Thread
 from dynotune.schema.observation import Observation
@@ -100,18 +101,23 @@ def test_unused_parameters_must_be_looked_for():
     assert lacks(untold, "ddp-find-unused-on") == ["unused_parameters of DistributedDataParallel"]
 
 
-def accumulating(step: str = "4 × draw DataLoader, 4 × call DistributedDataParallel, step SGD", num_synced: int = 8):
+def accumulating(num_calls: int = 4, num_synced: int = 8):
+    cycle = [
+        CyclePart(kind="draw", name="DataLoader", num=num_calls),
+        CyclePart(kind="call", name="DistributedDataParallel", num=num_calls),
+        CyclePart(kind="step", name="SGD"),
+    ]
     models = [
         model("cpu", wrapper="DistributedDataParallel", ddp=wrapped()[0].ddp, call={"num": 8, "num_synced": num_synced})
     ]
-    return found(on_cpu(models=models, shares={"communication": 0.4}, step=step))
+    return found(on_cpu(models=models, shares={"communication": 0.4}, cycle=cycle))
 
 
 def test_gradients_that_are_exchanged_for_each_batch_of_an_update():
     finding = accumulating()["ddp-no-sync-absent"]
     assert finding.share == pytest.approx(0.3) and "no_sync()" in finding.remedy
     assert "ddp-no-sync-absent" not in accumulating(num_synced=2)
-    assert "ddp-no-sync-absent" not in accumulating("draw DataLoader, call DistributedDataParallel, step SGD")
+    assert "ddp-no-sync-absent" not in accumulating(num_calls=1)
 
 
 def test_all_reduces_beside_which_nothing_runs():

@@ -27,7 +27,7 @@ def test_a_process_is_called_by_its_part_in_the_first_look_that_knows_its_steps(
     called = []
     monkeypatch.setattr(follower.processes, "update", lambda pids, roles, *rest: called.append(roles))
     writer = Writer(str(tmp_path), {"watched": True})
-    writer.event(event="cycle", begin_s=0.5, step="step")
+    writer.event(event="cycle", begin_s=0.5)
     writer.step(1.0, 0.1, 4, 0)
     follower.update(math.inf)
     assert called == [{os.getpid(): "program"}]
@@ -37,7 +37,7 @@ def test_pipes_and_links_among_the_records_are_left_out_when_a_program_put_them_
     os.mkfifo(tmp_path / "process-99-0.rec")
     (tmp_path / "process-98-0.rec").symlink_to("/dev/zero")
     writer = Writer(str(tmp_path), {"watched": True})
-    writer.event(event="cycle", begin_s=0.5, step="step")
+    writer.event(event="cycle", begin_s=0.5)
     writer.step(1.0, 0.1, 4, 0)
     follower.update(math.inf)
     assert list(follower.ranks) == [os.getpid()]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .tasks.startup_spans import StartupSpans
 
 ALLOCATIONS_EVERY_S = 0.002
+_MOST_PARTS = 12  # of a cycle in its event
 
 
 class Agent:
@@ -240,12 +241,13 @@ class Agent:
             self._program.roots.watch_all()
         return True
 
-    def _step_fixed(self, description: str, begin_s: float, classes: set[type], num_superseded: int) -> None:
+    def _step_fixed(self, parts: list[dict[str, Any]], begin_s: float, classes: set[type], num_superseded: int) -> None:
         stacks_by = self._guard("stacks", stacks.listen, self._program.folder) if self._is_watched else None
         self._event(
             {
                 "event": "cycle",
-                "step": description,
+                "parts": parts[:_MOST_PARTS],
+                "num_parts": len(parts),
                 "kinds": self._steps.kinds,
                 "begin_s": begin_s,
                 "num_steps": self._steps.num_steps,

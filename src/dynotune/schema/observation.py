@@ -5,6 +5,7 @@ import msgspec
 from dynotune.schema.allocator import Allocator
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.compilation import Compilation
+from dynotune.schema.cycle import CyclePart
 from dynotune.schema.delays import DelayTests
 from dynotune.schema.facts import NOT_ASKED, Facts, Unknown
 from dynotune.schema.host import Collections, StackLine, Thread
@@ -50,19 +51,23 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
 
     Args:
         rank: None for a program of one process.
+        step: description of a step; `cycle`: the first parts of the cycle that is a step, [] in older records.
         stack: lines on the stack of the thread of the steps, those with most samples first; [] in older records.
+        failed: reason by name of the part that could not be inspected.
     """
 
     pid: int
     rank: int | None = None
     world_size: int = 1
     step: str = ""
+    cycle: list[CyclePart] = []
     timing: Timing | Unknown = Unknown("nothing was timed")
     compilation: Compilation | Unknown = Unknown("torch.compile was not used")
     collections: Collections | Unknown = Unknown("not asked")
     periodic: list[PeriodicWork] = []
     stack: list[StackLine] = []
     environment_changes: list[EnvironmentChange] = []
+    failed: dict[str, str] = {}
 
 
 class GrownType(msgspec.Struct, frozen=True):

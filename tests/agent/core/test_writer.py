@@ -109,7 +109,7 @@ def test_a_full_record_of_a_watched_run_goes_on_in_further_files_of_which_the_ne
     monkeypatch.setattr(writers, "_LAST_BYTES", writers._FIRST_BYTES)
     writer = writers.Writer(str(tmp_path), {"watched": True})
     rank = Follower(tmp_path)
-    writer.event(event="cycle", begin_s=0.5, step="step")
+    writer.event(event="cycle", begin_s=0.5)
     for number in range(1, 10_001):
         writer.step(number / 2, 0.1, 4, 0)
         if number % 1000 == 0:

@@ -104,7 +104,7 @@ def test_parts_that_failed_in_the_process_say_why():
     )
     found = state_of_process(made, 1.0, steady=False)
     assert isinstance(found.compilation, Unknown)
-    assert "KeyError" in found.compilation.reason
+    assert "KeyError" in found.compilation.reason and found.failed["compilation"] == "KeyError: 'x'"
     assert found.live == {"live.gc_enabled": True}
     assert not found.timing.steady
     assert failed_parts(made) == ["compilation: KeyError: 'x'", "models: it raised"]

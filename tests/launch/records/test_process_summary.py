@@ -11,7 +11,7 @@ from ...fakes import take
 
 def test_samples_that_one_step_does_not_know_are_unknown_for_the_process():
     steps = [Step(1.0, 0.0, 8, 0), Step(2.0, 0.0, None, 0)]
-    record = take(Record(Path("x"), 1, 0.0, steps), {"event": "cycle", "begin_s": 0.5, "step": "call Net"})
+    record = take(Record(Path("x"), 1, 0.0, steps), {"event": "cycle", "begin_s": 0.5})
     process = summarise(record, 0.0)
     assert (process.num_steps, process.num_samples, process.median_step_s) == (2, None, 0.75)
 

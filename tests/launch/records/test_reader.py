@@ -26,8 +26,9 @@ TIMES = st.floats(0, 1e9)
 # Never 0: what the end is before it is written.
 STEPS = st.builds(Step, st.floats(1e-6, 1e9), TIMES, st.none() | st.integers(0, 2**62), st.integers(0, 7))
 KINDS = {"process": events.ProcessBegun, "torch": events.TorchImported, "cycle": events.CycleFound}
+NUMBERS = st.integers(0, 1 << 62)
 EVENTS = st.fixed_dictionaries(
-    {"event": st.sampled_from(list(KINDS)), "executable": TEXT, "version": TEXT, "step": TEXT, "what": JSON}
+    {"event": st.sampled_from(list(KINDS)), "executable": TEXT, "version": TEXT, "num_parts": NUMBERS, "what": JSON}
 )
 
 
@@ -58,7 +59,7 @@ def test_records_hold_all_entries_that_were_written(entries):
         write(folder, entries)
         found = Records(Path(folder)).update()
     assert [step for record in found for step in record.steps] == [e for e in entries if isinstance(e, Step)]
-    for name, field in (("process", "executable"), ("torch", "version"), ("cycle", "step")):
+    for name, field in (("process", "executable"), ("torch", "version"), ("cycle", "num_parts")):
         expected = [e[field] for e in entries if not isinstance(e, Step) and e["event"] == name]
         assert [getattr(event, field) for record in found for event in record.all(KINDS[name])] == expected
         assert not any(record.dropped for record in found)
@@ -176,21 +177,22 @@ def test_record_ignores_an_event_when_its_kind_is_of_a_later_version(tmp_path):
 
 def test_event_is_read_when_an_older_agent_left_out_fields_that_came_later(tmp_path):
     older = [
-        {"event": "cycle", "step": "call Net", "begin_s": 1.0, "num_steps": 3},
+        {"event": "cycle", "begin_s": 1.0, "num_steps": 3},
         {"event": "given_up", "task": 1, "kind": "trace", "reason": "it failed", "at_exit": False},
         {"event": "arm_given_up", "arm": 0, "reason": "it failed"},
     ]
     write(tmp_path, older)
     (record,) = Records(tmp_path).update()
     assert record.last(events.CycleFound).kinds is None
+    assert (record.step, record.cycle) == ("", [])
     assert record.last(events.GivenUp).code is record.last(events.ArmGivenUp).code is Reason.OTHER
     assert record.results[1].reason == "it failed"
 
 
 def test_steps_before_the_first_training_are_dropped(tmp_path):
     looks, updates = [Step(1 + k, 0.0, 8, 0) for k in range(3)], [Step(9 + k, 0.0, 4, 0) for k in range(2)]
-    before = {"event": "cycle", "step": "draw Loader", "begin_s": 0.5}
-    after = {"event": "cycle", "step": "draw Loader, step SGD", "begin_s": 8.0, "num_superseded": 3}
+    before = {"event": "cycle", "begin_s": 0.5}
+    after = {"event": "cycle", "begin_s": 8.0, "num_superseded": 3}
     write(tmp_path, [before, *looks, *updates, after])
     (record,) = Records(tmp_path).update()
     assert record.steps == updates

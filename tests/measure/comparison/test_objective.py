@@ -93,7 +93,7 @@ def test_the_time_to_the_first_step_runs_from_the_launch_to_the_slowest_ranks_fi
 def test_a_run_goes_on_until_it_makes_the_step_that_its_pilot_ended_with():
     enough = FirstStep(outcome(records=[record([0.1] * 50)]))
     early = record([0.1] * 4)
-    take(early, {"event": "cycle", "step": "draw Loader, call Net"})
+    take(early, {"event": "cycle", "parts": [{"kind": "draw", "name": "Loader"}, {"kind": "call", "name": "Net"}]})
     assert not enough([])
     assert not enough([early])
     assert enough([record([0.1])])

@@ -28,7 +28,7 @@ def pilot(step_s, *, ranks=1, num_devices=None) -> Outcome:
     made = run(*[process(num_devices=num_devices) for _ in range(ranks)])
     records = [record(times, rank=None if ranks == 1 else rank) for rank in range(ranks)]
     for one in records:
-        take(one, {"event": "cycle", "step": one.step, "begin_s": one.begin_s, "world_size": ranks})
+        take(one, {"event": "cycle", "begin_s": one.begin_s, "world_size": ranks})
     return Outcome(run=made, folder=None, launched_s=0.0, records=records)
 
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections import namedtuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 DRAW = "draw"
 CALL = "call"
 STEP = "step"
@@ -41,17 +45,16 @@ class Cycle:
     def __init__(self, sequence: list[int], anchor: int, per_step: int, loaders: set[int]) -> None:
         self.sequence, self.anchor, self.per_step, self.loaders = sequence, anchor, per_step, loaders
 
-    def describe(self, tokens: list[Token]) -> str:
-        """Describe the cycle in words: `draw DataLoader, call Net, step SGD`; repeats are counted."""
-        words: list[tuple[str, int]] = []
+    def parts(self, tokens: list[Token]) -> list[dict[str, Any]]:
+        """Return the events of the cycle in order, with the fields of `schema.cycle.CyclePart`; repeats are counted."""
+        parts: list[dict[str, Any]] = []
         for number in self.sequence:
-            word = tokens[number].kind + " " + tokens[number].name
-            if words and words[-1][0] == word:
-                words[-1] = word, words[-1][1] + 1
+            kind, name = tokens[number].kind, tokens[number].name
+            if parts and (parts[-1]["kind"], parts[-1]["name"]) == (kind, name):
+                parts[-1]["num"] += 1
             else:
-                words.append((word, 1))
-        told = [word if num == 1 else "%d × %s" % (num, word) for word, num in words[:12]]
-        return ", ".join(told + ["…"] * (len(words) > 12))
+                parts.append({"kind": kind, "name": name, "num": 1})
+        return parts
 
 
 def find(

@@ -42,8 +42,9 @@ class Steps:
         flags_now: returns flags of a step that ends now; None if no task asks for them.
         reached: called as `reached(num_steps)` once the step that the last call of `reached` returned has ended;
             returns the number of the next such step.
-        fixed: called as `fixed(description, begin_s, classes, num_superseded)` when a cycle is found, with the begin of
-            the first step, the classes of modules still needed, and the number of first steps that no longer count.
+        fixed: called as `fixed(parts, begin_s, classes, num_superseded)` when a cycle is found, with the parts of the
+            cycle (none if the program marks its steps), the begin of the first step, the classes of modules still
+            needed, and the number of first steps that no longer count.
         has_stepped: called with the optimizer after each `optimizer.step()`, except for the optimizer that marks the
             end of each training step.
         search_again: called when another training seems to begin; returns whether to search for that training's step.
@@ -63,7 +64,7 @@ class Steps:
         record: Callable[[float, float, int, int], None],
         flags_now: Callable[[], int] | None,
         reached: Callable[[int], int],
-        fixed: Callable[[str, float, set[type], int], None],
+        fixed: Callable[[list[dict[str, Any]], float, set[type], int], None],
         search_again: Callable[[], bool] = lambda: True,
         has_stepped: Callable[[Any], None] | None = None,
         marked_by_hand: bool = False,
@@ -284,7 +285,7 @@ class Steps:
         elif calls == [found.anchor] and cycles.STEP not in kinds.values() and not self._flags_now:
             anchor, with_grad = self._names.references(found.anchor)[-1], self._tokens[found.anchor].with_grad
             self.cover_of_anchor = fast_paths.called(self, anchor, with_grad, self._sampler is not None)
-        self._fixed(found.describe(self._tokens), self._begin_s, needed, num_superseded)
+        self._fixed(found.parts(self._tokens), self._begin_s, needed, num_superseded)
 
     @property
     def kinds(self) -> list[str]:
@@ -418,4 +419,4 @@ class Steps:
         self._loaders = AllDraws(self._tokens)
         begin = self._history.begin_s(None) if self._history.numbers else now
         self._catch_up()
-        self._fixed("marked by the program", begin, set(), 0)
+        self._fixed([], begin, set(), 0)

@@ -138,7 +138,7 @@ def compiled(view: ObservationView) -> Compilation | None:
     compilation = view.process.compilation
     if not isinstance(compilation, Unknown):
         return compilation
-    if any(model.compiled for model in view.models) or "not used" not in compilation.reason:
+    if any(model.compiled for model in view.models) or "compilation" in view.process.failed:
         raise Missing("what torch.compile did", compilation.reason)
     return None
 

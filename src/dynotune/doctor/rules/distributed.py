@@ -1,7 +1,5 @@
 """Distributed: how ranks exchange gradients, and whether they keep in step."""
 
-import re
-
 from dynotune.doctor import hot_lines, policy
 from dynotune.doctor.bounds import at_least, bytes_per_s, main_model, place_of, saving, severity_of
 from dynotune.doctor.declaration import Judgement, Judgements, rule
@@ -12,7 +10,6 @@ from dynotune.schema.model import Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Place, RankPhase
 
-_CALLED_SEVERAL_TIMES = re.compile(r"(?P<num>\d+) × call ")
 _REMEDIES: dict[tuple[RankPhase, ...], str] = {
     ("input",): "Look at that rank's data: its shard, storage, loader workers and their cores.",
     ("upload",): "Look at that rank's path to its GPU: pinned memory, PCIe link, NUMA node, what runs before the copy.",
@@ -77,10 +74,10 @@ def _of_unused(view: ObservationView, model: Model) -> float:
 
 @rule(family="distributed")
 def ddp_no_sync_absent(view: ObservationView) -> Judgements:
-    model, match = _ddp(view), _CALLED_SEVERAL_TIMES.search(view.process.step)
-    if model is None or model.call is None or match is None or not view.is_training:
+    model = _ddp(view)
+    num = next((part.num for part in view.process.cycle if part.kind == "call" and part.num > 1), None)
+    if model is None or model.call is None or num is None or not view.is_training:
         return
-    num = int(match["num"])
     if model.call.num_synced < 0.9 * model.call.num:
         return
     share = view.attribution.shares.communication * (num - 1) / num

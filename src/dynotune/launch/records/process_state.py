@@ -54,8 +54,10 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
         rank=process.rank,
         world_size=process.world_size,
         step=process.step or "",
+        cycle=record.cycle,
         timing=timed,
         environment_changes=process.environment_changes,
+        failed=state.failed,
         periodic=periodic,
         **parts,
     )

@@ -6,8 +6,10 @@ from typing import TypeVar, cast
 import msgspec
 
 from dynotune.schema import document
+from dynotune.schema.cycle import CyclePart
 from dynotune.schema.errors import RecordError
 from dynotune.schema.events import CycleFound, Event, ProcessBegun, TaskResult, kind_of
+from dynotune.text import steps
 
 E = TypeVar("E", bound=Event)
 
@@ -114,7 +116,15 @@ class Record(msgspec.Struct):
     def step(self) -> str | None:
         """Return the description of a step; None before a step is found."""
         cycle = self.last(CycleFound)
-        return cycle.step if cycle is not None else None
+        if cycle is None:
+            return None
+        return "" if cycle.parts is None else steps.description(cycle.parts, cycle.num_parts)
+
+    @property
+    def cycle(self) -> list[CyclePart]:
+        """Return the first parts of the cycle that is a step; [] if none is found, or the program marks its steps."""
+        found = self.last(CycleFound)
+        return (found.parts or []) if found is not None else []
 
     @property
     def begin_s(self) -> float | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dynotune.launch.records import ALLOCATED, COMPILED, Record
 from dynotune.measure.live.outcome import STEP_FUNCTION, Outcome
 from dynotune.measure.live.warmup import steady_from
+from dynotune.schema.cycle import CyclePart
 from dynotune.schema.run import RunSpec
 
 # A pilot goes on for some time after it is steady, because these steps show its noise.
@@ -79,7 +80,7 @@ class UntilStep:
 
 
 class FirstStep:
-    """Test whether a run has ended its first step, which is the step found by the pilot of the same settings.
+    """Test whether a run has ended its first step, which is the cycle found by the pilot of the same settings.
 
     Cycles before the training (inspecting data, evaluating) look like steps at first. So the run continues
     until the pilot's step is found, or as many steps as in the pilot have run.
@@ -87,14 +88,19 @@ class FirstStep:
 
     def __init__(self, pilot: Outcome) -> None:
         self._num_steps = max((len(record.steps) for record in pilot.records), default=1)
-        self._steps = {record.step for record in pilot.records}
+        self._cycles = [_cycle(record) for record in pilot.records]
 
     def __call__(self, records: list[Record]) -> bool:
         for record in records:
-            found = record.step in self._steps
+            found = _cycle(record) in self._cycles
             if not record.steps or not (found or len(record.steps) >= self._num_steps):
                 return False
         return bool(records)
+
+
+def _cycle(record: Record) -> tuple[CyclePart, ...] | None:
+    """Return the first parts of the cycle that is a step; None before a step is found."""
+    return None if record.step is None else tuple(record.cycle)
 
 
 def steady_steps(record: Record) -> int | None:

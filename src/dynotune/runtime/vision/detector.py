@@ -14,8 +14,9 @@ from dynotune.runtime.lifetime import Closing, Lifetime
 from dynotune.runtime.vision import pipeline
 from dynotune.runtime.vision.frames import Frame, consecutive
 from dynotune.runtime.vision.network import checked_model
+from dynotune.runtime.vision.options import EngineOptions, Options, PostOptions
 from dynotune.runtime.vision.serve import Drop, Served, Server, SourceStats
-from dynotune.runtime.vision.stages import Detections, Lanes, Options, UnderWay
+from dynotune.runtime.vision.stages import Detections, Lanes, UnderWay
 
 __all__ = ["Detections", "Detector", "DetectorStats", "Served", "Server", "SourceStats"]
 
@@ -92,13 +93,13 @@ class Detector(Closing):
         own_device, own_dtype = checked_model(model)
         shape = (imgsz, imgsz) if isinstance(imgsz, int) else imgsz
         sizes = tuple(sorted({batch} if isinstance(batch, int) else set(batch)))
-        _check(shape, stride, conf, iou, max_det, top_k, sizes, max_frame, color, depth)
         options = Options(
             imgsz=shape, sizes=sizes, dtype=own_dtype if dtype is None else dtype, channels_last=channels_last,
-            graphs=graphs, rect=rect, stride=stride, swap_channels=color == "bgr", max_frame=max_frame, depth=depth,
-            end_to_end=end_to_end, engine={"compile": compile, "tolerance": tolerance},
-            post={"conf": conf, "iou": iou, "max_det": max_det, "top_k": top_k, "agnostic": agnostic},
+            graphs=graphs, rect=rect, stride=stride, color=color, max_frame=max_frame, depth=depth,
+            end_to_end=end_to_end, engine=EngineOptions(compile, tolerance),
+            post=PostOptions(conf, iou, max_det, top_k, agnostic),
         )  # fmt: skip
+        options.check()
         self._lifetime = Lifetime("Detector")
         device_streams = streams.of(own_device if device is None else device)
         self._lanes = Lanes(model, device_streams, options, self._lifetime)
@@ -243,27 +244,3 @@ class Detector(Closing):
         """Wait for work under way, then free graphs, buffers and pinned memory. Results stay valid."""
         if self._lifetime.close():
             self._lanes.close()
-
-
-def _check(
-    imgsz: tuple[int, ...], stride: int, conf: float, iou: float, max_det: int, top_k: int, sizes: tuple[int, ...],
-    max_frame: tuple[int, int], color: str, depth: int,
-) -> None:  # fmt: skip
-    """Raise InputError if an argument of a Detector does not make sense."""
-    wrong = None
-    if len(imgsz) != 2 or any(side < stride or side % stride for side in imgsz):
-        wrong = f"imgsz is {imgsz}; both sides must be multiples of the stride, {stride}"
-    elif not 0 <= conf <= 1 or not 0 <= iou <= 1:
-        wrong = f"conf is {conf} and iou is {iou}; both lie between 0 and 1"
-    elif max_det < 1 or top_k < 1:
-        wrong = f"max_det is {max_det} and top_k is {top_k}; both are at least 1"
-    elif not sizes or sizes[0] < 1:
-        wrong = f"batch is {sizes}; a batch has at least one frame"
-    elif len(max_frame) != 2 or min(max_frame) < 1:
-        wrong = f"max_frame is {max_frame}; it is (height, width) of the largest frame"
-    elif color not in ("bgr", "rgb"):
-        wrong = f"color is {color!r}; it is 'bgr' or 'rgb'"
-    elif depth < 1:
-        wrong = f"depth is {depth}; at least one upload has to be on its way"
-    if wrong is not None:
-        raise InputError(wrong + ".")

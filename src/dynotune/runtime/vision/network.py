@@ -13,6 +13,7 @@ from dynotune.runtime.engine.prepare import device_of, own_dtype
 from dynotune.runtime.errors import InputError, NumericsError
 from dynotune.runtime.streams import Event, Stream, Streams
 from dynotune.runtime.vision.nms import PostProcess
+from dynotune.runtime.vision.options import EngineOptions
 
 
 class OneOutput(nn.Module):  # type: ignore[misc]
@@ -140,23 +141,23 @@ class Network:
 
     def __init__(
         self, model: OneOutput, shape: tuple[int, int, int, int], *, post: PostProcess, device_streams: Streams,
-        dtype: torch.dtype, channels_last: bool, graphs: bool, options: dict[str, Any],
+        dtype: torch.dtype, channels_last: bool, graphs: bool, engine: EngineOptions,
     ) -> None:  # fmt: skip
         self._shape = shape
         self._streams, self._dtype = device_streams, dtype
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         self._post = post
         device = device_streams.device
-        wanted = options.get("compile")
-        # An Engine that is not told compiles on a GPU alone.
-        compiles = device_streams.pins if wanted is None else wanted is not False
+        # Without `compile=`, an Engine compiles on a GPU and not on a CPU.
+        compiles = device_streams.pins if engine.compile is None else engine.compile is not False
         generator = torch.Generator(device).manual_seed(0)
         # One image, seen many times: the example is kept. It is also checked with all its values in another order.
         images = torch.rand(1, *shape[1:], generator=generator, device=device).expand(shape)
         # Of which boxes are kept nothing is compared: the least difference in a score reorders them.
         self.engine = Engine(
             Detecting(model, post, compiles=compiles).eval(), shapes=[(images, _bits(self._new_places()))], dtype=dtype,
-            channels_last=channels_last, graphs=graphs, device=device, checked=lambda outputs: outputs[2], **options,
+            channels_last=channels_last, graphs=graphs, device=device, checked=lambda outputs: outputs[2],
+            compile=engine.compile, tolerance=engine.tolerance,
         )  # fmt: skip
         self._free: list[Lane] = []
         self._closed = False

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from dynotune.runtime.vision.frames import Frame, chunk_of, is_on_device, neighb
 from dynotune.runtime.vision.letterbox import Letterbox, Placement, place, rows_read
 from dynotune.runtime.vision.network import Lane, Network, OneOutput, is_end_to_end
 from dynotune.runtime.vision.nms import FINITE, NUM_CANDIDATES, NUM_KEPT, SETTLED, PostProcess
+from dynotune.runtime.vision.options import Options
 
 __all__ = ["Detections"]
 
@@ -71,29 +72,6 @@ _log = logging.getLogger(__name__)
 MAX_LETTERBOXES = 64  # frame sizes whose tables are kept
 MAX_PLACEMENTS = 1024  # kinds of frames that were checked
 MAX_REGIONS = 256  # views of a lane's images
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of a detector; see `Detector`."""
-
-    imgsz: tuple[int, int]
-    sizes: tuple[int, ...]
-    dtype: torch.dtype
-    channels_last: bool
-    graphs: bool
-    rect: bool
-    stride: int
-    swap_channels: bool
-    max_frame: tuple[int, int]
-    depth: int
-    end_to_end: bool | None
-    post: dict[str, Any]
-    engine: dict[str, Any]
-
-    @property
-    def largest(self) -> int:
-        return self.sizes[-1]
 
 
 @dataclass(slots=True)
@@ -319,7 +297,7 @@ class Lanes:
         lane, network = batch.lane, batch.network
         try:
             batch.done.synchronize()
-            max_det = self.options.post["max_det"]
+            max_det = self.options.post.max_det
             counts = lane.host[: batch.num_frames, max_det, :4].tolist()
             unsettled = not all(count[SETTLED] for count in counts)
             if unsettled:
@@ -395,7 +373,7 @@ class Lanes:
                 found = Network(
                     self._model, shape, post=self._post_process(height, width), device_streams=self.device_streams,
                     dtype=self.options.dtype, channels_last=self.options.channels_last, graphs=self.options.graphs,
-                    options=self.options.engine,
+                    engine=self.options.engine,
                 )  # fmt: skip
                 self._networks[shape[:1] + shape[2:]] = found
                 took_s = time.perf_counter() - started_s
@@ -410,7 +388,7 @@ class Lanes:
                 blank = torch.zeros(1, 3, height, width, dtype=parameter.dtype, device=parameter.device)
                 with _without_gradients():
                     end_to_end = is_end_to_end(self._model(blank).shape)
-            self._post = PostProcess(end_to_end=end_to_end, **self.options.post)
+            self._post = PostProcess(end_to_end=end_to_end, **asdict(self.options.post))
         return self._post
 
     def close(self) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
+from dynotune.schema.cycle import CycleEvent, CyclePart
 from dynotune.schema.run import EnvironmentChange, Readback
 
-CycleEvent = Literal["draw", "call", "step", "replay"]
-"""Events among which a step is found: a batch is drawn, an outermost module is called, an optimizer steps, or a
-captured CUDA graph is replayed."""
 Int = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
@@ -54,7 +52,8 @@ class CycleFound(_Event, frozen=True, kw_only=True, tag="cycle"):
     """A step was found: the shortest repeating cycle of draws, calls and updates.
 
     Args:
-        step: description of the cycle, for people.
+        parts: the cycle's first parts; empty if the program marks its steps; None in older records.
+        num_parts: number of all parts.
         kinds: kinds of the cycle's events in order of their first occurrence; empty if the program marks its steps;
             None in older records.
         begin_s: begin of the first step (s, CLOCK_MONOTONIC).
@@ -64,7 +63,8 @@ class CycleFound(_Event, frozen=True, kw_only=True, tag="cycle"):
         rank, world_size: from the process group; None without one.
     """
 
-    step: str = ""
+    parts: list[CyclePart] | None = None
+    num_parts: Count = 0
     kinds: list[CycleEvent] | None = None
     begin_s: float | None = None
     num_steps: Count = 0

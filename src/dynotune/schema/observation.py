@@ -4,7 +4,7 @@ import msgspec
 
 from dynotune.schema.allocator import Allocator
 from dynotune.schema.attribution import Attribution
-from dynotune.schema.compilation import Compilation
+from dynotune.schema.compilation import NOT_COMPILED, Compilation
 from dynotune.schema.delays import DelayTests
 from dynotune.schema.facts import NOT_ASKED, Facts, Unknown
 from dynotune.schema.host import Collections, StackLine, Thread
@@ -58,7 +58,7 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
     world_size: int = 1
     step: str = ""
     timing: Timing | Unknown = Unknown("nothing was timed")
-    compilation: Compilation | Unknown = Unknown("torch.compile was not used")
+    compilation: Compilation | Unknown = NOT_COMPILED
     collections: Collections | Unknown = Unknown("not asked")
     periodic: list[PeriodicWork] = []
     stack: list[StackLine] = []

@@ -6,7 +6,7 @@ from dynotune.doctor import bounds, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.observation_view import Missing, ObservationView, or_unknown
 from dynotune.doctor.rules.sync import breaks_a_graph
-from dynotune.schema.compilation import Compilation
+from dynotune.schema.compilation import NOT_COMPILED, Compilation
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
 from dynotune.schema.trace_summary import Caller, Place
@@ -138,7 +138,7 @@ def compiled(view: ObservationView) -> Compilation | None:
     compilation = view.process.compilation
     if not isinstance(compilation, Unknown):
         return compilation
-    if any(model.compiled for model in view.models) or "not used" not in compilation.reason:
+    if any(model.compiled for model in view.models) or compilation != NOT_COMPILED:
         raise Missing("what torch.compile did", compilation.reason)
     return None
 

@@ -113,8 +113,9 @@ class Job:
         done = untrusted.is_ordinary(whole) or code == "0"
         report = "report.txt" if done else "progress.txt"
         told |= {"state": "done" if done else "failed", "exit_code": int(code) if code else None}
-        told["report"] = quoting.passage(self._lines(report), most=LONGEST_REPORT)
-        if "lines are left out here" in told["report"]:
+        lines = self._lines(report)
+        told["report"] = quoting.passage(lines, most=LONGEST_REPORT)
+        if told["report"] != quoting.passage(lines, most=sys.maxsize):
             told["whole_report"] = str(self.folder / report)
         if untrusted.is_ordinary(whole):
             told |= {"json": str(whole), **_verdict(whole)}

@@ -22,7 +22,7 @@ MOST_EVENTS = 100_000
 POWERS = (1, 2)
 """Powers of growth with the argument: in proportion for a batch, with the square for an image's side."""
 WORKSPACE_EVENTS = 3
-Block = tuple[int, int, int]
+MemoryBlock = tuple[int, int, int]
 """First event, last event and size of an allocation; the first is -1 for allocations older than the history."""
 Array = NDArray[Any]
 MOST_DRIFT = 300
@@ -109,7 +109,7 @@ def placed(
 
 
 def _run(
-    model: CachingAllocator, blocks: Iterable[Block], num_events: int, emptied: Sequence[int]
+    model: CachingAllocator, blocks: Iterable[MemoryBlock], num_events: int, emptied: Sequence[int]
 ) -> tuple[list[int], list[tuple[int, int, int, int]]]:
     """Allocate and release in order; return each block's address, and the changes of reserved memory by event."""
     begins: dict[int, tuple[int, int]] = {}

@@ -2,6 +2,11 @@
 
 import msgspec
 
+from dynotune.schema.facts import Unknown
+
+NOT_COMPILED = Unknown("torch.compile was not used")
+"""Compilation of a program that compiles nothing, unlike one whose compilation is not known."""
+
 
 class Compilation(msgspec.Struct, frozen=True, kw_only=True, tag="compilation"):
     """Compilations by torch.compile in the process.

@@ -4,7 +4,7 @@ import msgspec
 
 from dynotune.schema.allocator import Allocator
 from dynotune.schema.attribution import Attribution
-from dynotune.schema.compilation import Compilation
+from dynotune.schema.compilation import NOT_COMPILED, Compilation
 from dynotune.schema.cycle import CyclePart
 from dynotune.schema.delays import DelayTests
 from dynotune.schema.facts import NOT_ASKED, Facts, Unknown
@@ -62,7 +62,7 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
     step: str = ""
     cycle: list[CyclePart] = []
     timing: Timing | Unknown = Unknown("nothing was timed")
-    compilation: Compilation | Unknown = Unknown("torch.compile was not used")
+    compilation: Compilation | Unknown = NOT_COMPILED
     collections: Collections | Unknown = Unknown("not asked")
     periodic: list[PeriodicWork] = []
     stack: list[StackLine] = []

@@ -68,7 +68,7 @@ class DecodeSite(Site):
 
     def __init__(self, planned: list[Planned], program: Program, at_start: bool) -> None:
         super().__init__(planned, program, at_start)
-        self._counts = SharedCounts(_MEAN + 1)
+        self.counts = SharedCounts(_MEAN + 1)
         self._decode: Decode | None = None
         self._router: Any = None if at_start else router_of(program)
         self._options = {DECODE: self.value}
@@ -91,7 +91,7 @@ class DecodeSite(Site):
         self._router.turn_on(self._options)
         # Candidates with equal options draw from the same workers, which add to the counts of the first one.
         decoder = self._router.decoders.setdefault(self._router.active, self)
-        self._counts = decoder._counts
+        self.counts = decoder.counts
 
     def off(self) -> None:
         self._router.turn_off(self._options)
@@ -120,14 +120,14 @@ class DecodeSite(Site):
             if image.tile and not self.failure:  # otherwise the image is decoded already
                 try:
                     self._load(image, original)
-                    self._counts.add(_DECODED)
+                    self.counts.add(_DECODED)
                 except NotExact as reason:
-                    self._counts.add(_LEFT.index(str(reason)))
+                    self.counts.add(_LEFT.index(str(reason)))
                 except Exception as error:
                     # For such a file, Pillow raises the error that the program expects.
                     if by_a_signal(error):
                         raise
-                    self._counts.add(_LEFT.index(FAILED))
+                    self.counts.add(_LEFT.index(FAILED))
             return original(image, *args, **kwargs)
 
         return load
@@ -144,7 +144,7 @@ class DecodeSite(Site):
         shape = shape_of(data)
         images = importlib.import_module("PIL.Image")
         pixels = self._backend()(data, image.mode == "L").reshape(shape)
-        if sum(self._counts.each(_COMPARED)) < _NUM_COMPARED:
+        if sum(self.counts.each(_COMPARED)) < _NUM_COMPARED:
             own = images.open(io.BytesIO(data))
             original(own)
             self._compare(pixels, importlib.import_module("numpy").asarray(own).reshape(shape))
@@ -164,13 +164,13 @@ class DecodeSite(Site):
             raise
 
     def _compare(self, pixels: Any, own: Any) -> None:
-        difference, counts = abs(pixels.astype("int16") - own.astype("int16")), self._counts
+        difference, counts = abs(pixels.astype("int16") - own.astype("int16")), self.counts
         counts.add(_LARGEST, max(0.0, float(difference.max()) - sum(counts.each(_LARGEST))))
         counts.add(_MEAN, float(difference.mean()))
         counts.add(_COMPARED)
 
     def read_one(self, setting: Planned) -> Answer:
-        *left, decoded, compared, largest, mean = (sum(self._counts.each(at)) for at in range(_MEAN + 1))
+        *left, decoded, compared, largest, mean = (sum(self.counts.each(at)) for at in range(_MEAN + 1))
         kept = ", ".join("%d %s" % (num, reason) for num, reason in zip(left, _LEFT) if num)
         kept = "left to Pillow: %s" % kept if kept else ""
         witness = "JPEG files decoded in this process and those forked from it"

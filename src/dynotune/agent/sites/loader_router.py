@@ -20,10 +20,17 @@ from .site import NotSwitched, text
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
+    from contextlib import AbstractContextManager
+    from typing import Any, Protocol
 
     from ..core.program import Program
-    from .decode import DecodeSite
+
+    class Decoder(Protocol):
+        """A site that decodes in workers: `counts` of all workers, and `covering`, within which they are forked."""
+
+        counts: Any
+
+        def covering(self) -> AbstractContextManager[None]: ...
 
     Options = tuple[tuple[str, Any], ...]
     Used = dict[tuple[Options, str], set[str]]
@@ -51,7 +58,7 @@ class Router:
         self._program = program
         self._thread = get_ident()  # the thread in which steps end
         self.active: Options | None = None
-        self.decoders: dict[Options, DecodeSite] = {}
+        self.decoders: dict[Options, Decoder] = {}
         """Decoders of the workers, for options that have one."""
         self.failure = ""
         self.num_drained = 0  # draws at epochs' ends, of batches that were ready and that no new batch replaced
@@ -234,7 +241,7 @@ class _Sources:
     def _has(self, name: str) -> Any:
         return getattr(self._own(), "_" + name, None)
 
-    def turn(self, own: Any, options: Options | None, decoders: dict[Options, DecodeSite], used: Used) -> Any:
+    def turn(self, own: Any, options: Options | None, decoders: dict[Options, Decoder], used: Used) -> Any:
         """Return the iterator that gives the next batch; `used` receives the arguments of a new iterator."""
         if options is not None and options not in self._others:
             made = self._others[options] = self._made(own, dict(options), decoders.get(options))
@@ -283,7 +290,7 @@ class _Sources:
         self._others = {}
         raise StopIteration
 
-    def _made(self, own: Any, options: dict[str, Any], decoder: DecodeSite | None) -> Any:
+    def _made(self, own: Any, options: dict[str, Any], decoder: Decoder | None) -> Any:
         """Create an iterator over a copy of the loader, without changing the program's random numbers."""
         torch = self._program.torch
         loader_class, fields = own._dynotune_loader

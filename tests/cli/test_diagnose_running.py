@@ -34,7 +34,7 @@ def test_diagnose_shows_part_and_rungs_when_a_process_is_named(program, capsys):
     assert diagnose("--pid", str(program)) == 0
     out = capsys.readouterr().out
     assert f"{program}, looked at for" in out
-    assert "The next rung" in out and "Processes" in out
+    assert "Rung 1" in out and "Processes" in out
 
 
 def test_diagnose_writes_json_alone_when_it_is_asked_for(program, capsys):

@@ -109,3 +109,27 @@ def test_rate_is_unknown_when_the_kernel_does_not_count():
     seen = activity("runs")
     end = {1: seen.end[1]._replace(num_reads=None)}
     assert seen._replace(end=end).rate("num_reads", [1]) is None
+
+
+def test_judgement_says_so_when_the_main_thread_gets_no_core():
+    seen = activity("runs")
+    end = {1: seen.end[1]._replace(main_queued_s=7.0)}
+    judged = parts.judge(seen._replace(end=end), None)
+    assert judged.part == "cpu"
+    assert "ready 70% of the time, but gets no core" in judged.told
+
+
+def test_part_is_unknown_when_batches_come_through_pipes():
+    seen = activity("runs", num_workers=1)
+    end = seen.end | {1: seen.end[1]._replace(read_bytes=10**9)}
+    judged = parts.judge(seen._replace(end=end), None)
+    assert judged.part == "unknown"
+    assert "as through pipes from its workers" in judged.told
+
+
+def test_part_is_unknown_when_workers_start_all_the_time():
+    seen = activity("runs", num_workers=2)
+    workers = tuple(process(pid) for pid in range(2, 10))
+    judged = parts.judge(seen._replace(rank=seen.rank._replace(workers=workers)), None)
+    assert judged.part == "unknown"
+    assert "started 6 workers of its loader within 10.0 s" in judged.told

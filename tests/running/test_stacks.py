@@ -84,5 +84,5 @@ def test_missing_right_is_named_when_the_kernel_restricts_tracing(tmp_path, monk
     (tmp_path / "scope").write_text(scope)
     monkeypatch.setattr(stacks, "PTRACE_SCOPE", tmp_path / "scope")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert said in stacks.missing_right(1)
-    assert bool(said) == bool(stacks.missing_right(1))
+    assert said in stacks.missing_right()
+    assert bool(said) == bool(stacks.missing_right())

@@ -23,6 +23,7 @@ def diagnose(
     fail_on: FailOnSeverity = None,
     replay: Annotated[Path | None, option("diagnose_replay")] = None,
     pid: Annotated[int | None, option("diagnose_pid", "--pid", **number(1, 2**31 - 1))] = None,
+    record: Annotated[bool, option("diagnose_record", "--record")] = False,
     json: Json = None,
     *,
     run: RunSpec,
@@ -32,8 +33,10 @@ def diagnose(
     options.check_json(json)
     if pid is not None:
         _refuse_running_options(context, replay)
-        _diagnose_running(pid, json, fail_on)
+        _diagnose_running(pid, json, fail_on, record=record)
         return
+    if record:
+        raise UsageError("--record is about a program that runs.", hint="Name it: --pid PID")
     if replay is not None:
         _refuse_watching(context)
         with from_elsewhere(replay):
@@ -52,13 +55,13 @@ def diagnose(
     answers.exit_if_severe(diagnosis.findings, fail_on)
 
 
-def _diagnose_running(pid: int, json: str | None, fail_on: str | None) -> None:
+def _diagnose_running(pid: int, json: str | None, fail_on: str | None, *, record: bool) -> None:
     """Diagnose a program that runs already, and print what was seen of it."""
     from dynotune.report import Progress, console, running_report
     from dynotune.running import diagnose_running
 
     with Progress(console(stderr=True)) as watcher:
-        diagnosis = diagnose_running(pid, running=watcher.running)
+        diagnosis = diagnose_running(pid, record=record, running=watcher.running)
     answers.show(running_report, diagnosis, json)
     answers.exit_if_severe(diagnosis.findings, fail_on)
 
@@ -69,7 +72,7 @@ def _refuse_running_options(context: typer.Context, replay: Path | None) -> None
         raise UsageError("--pid looks at a program that runs, and a command was given.", hint="Give one of them.")
     if replay is not None:
         raise UsageError("--pid and --replay exclude each other.", hint="Give one of them.")
-    if foreign := options.given(context, but=("pid", "json", "fail_on")):
+    if foreign := options.given(context, but=("pid", "record", "json", "fail_on")):
         raise UsageError(f"{foreign[0]} is about running a command, and --pid runs none.", hint="Leave it out.")
 
 

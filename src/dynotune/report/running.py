@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from dynotune.report.diagnosis import diagnosis_report
 from dynotune.report.layout import fields, finding_lines, spaced, table
 from dynotune.report.loudness import is_brief
 from dynotune.report.trace_parts import prose, title
@@ -29,6 +30,8 @@ def running_report(diagnosis: RunningDiagnosis) -> RenderableType:
     if diagnosis.findings:
         findings = spaced(finding_lines(finding) for finding in diagnosis.findings)
         parts.append(Group(title("Its environment", "findings on machine and variables"), findings))
+    if not isinstance(diagnosis.recorded, Unknown):
+        parts.append(Group(title("Recorded steps", ""), diagnosis_report(diagnosis.recorded)))
     parts += [Text.assemble(("note: ", "yellow"), prose(note)) for note in diagnosis.notes]
     parts.append(Group(prose(diagnosis.reached, style="dim"), prose(diagnosis.next_rung, style="dim")))
     return spaced(parts)

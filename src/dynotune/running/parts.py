@@ -26,8 +26,12 @@ READS_PER_S = 5.0
 """A process without workers that reads files more often may load its batches itself."""
 CORES_BUSY = 0.3
 """Cores of a worker that computes; below this it waits for its storage."""
-QUEUED = 0.1
-"""Share of the time in which the main thread was ready, but had no core."""
+QUEUED, STARVED = 0.1, 0.5
+"""Shares of the time in which the main thread was ready, but had no core: worth a line, and worth the verdict."""
+HANDED_OVER_BYTES = 5e6
+"""Bytes a second that a process with workers reads. Tensors come by shared memory; this much comes through pipes."""
+STARTED_ANEW = 2
+"""Workers seen for each worker that lives: from here on, epochs are so short that their workers start all the time."""
 
 
 class Judged(NamedTuple):
@@ -103,6 +107,10 @@ def _part(activity: Activity, seen: Seen, device_busy: float | None) -> tuple[Pa
         return "input", f"It waits for its loader {_of_time(seen.waits_data)}, while {does}."
     if seen.disk >= WAITS:
         return _at_disk(activity, seen)
+    if seen.works >= WORKS and (loads := _loads_meanwhile(activity)):
+        return "unknown", (
+            f"Its own process works nearly all the time, and {loads}: loading and computing look the same from outside."
+        )
     if seen.works >= WORKS:
         return _computes(activity, device_busy)
     if device_busy is not None and device_busy > 1 - DEVICE_IDLE:
@@ -110,24 +118,39 @@ def _part(activity: Activity, seen: Seen, device_busy: float | None) -> tuple[Pa
     return _waits(activity, seen)
 
 
-def _computes(activity: Activity, device_busy: float | None, *, loads_itself: bool | None = None) -> tuple[Part, str]:
-    """Judge a process that computes nearly all the time: on the host, or on the CPU as its device.
-
-    `loads_itself`: whether it may make its batches itself; None to decide by the files that it reads.
-    """
-    reads = activity.rate("num_reads", [activity.rank.process.pid])
-    if loads_itself is None:
-        loads_itself = not activity.rank.workers and (reads is None or reads >= READS_PER_S)
-    if loads_itself:
-        return "unknown", (
-            "Its own process computes nearly all the time and reads files meanwhile, without workers of a loader: "
-            "loading and computing look the same from outside."
-        )
+def _computes(activity: Activity, device_busy: float | None) -> tuple[Part, str]:
+    """Judge a process that computes nearly all the time: on the host, or on the CPU as its device."""
+    starved = _starved(activity)
     if device_busy is None:
-        return "cpu", "Its own process computes nearly all the time, and waits for nothing."
+        return "cpu", f"Its own process computes nearly all the time, and waits for nothing.{starved}"
     if device_busy <= 1 - DEVICE_IDLE:
-        return "host", f"Its GPU has no work {_of_time(1 - device_busy)}, while its own process works."
+        return "host", f"Its GPU has no work {_of_time(1 - device_busy)}, while its own process works.{starved}"
     return "unknown", f"A kernel runs on its GPU {_of_time(device_busy)}, while its own process works as well."
+
+
+def _loads_meanwhile(activity: Activity) -> str:
+    """Say what a process that computes may do for its input, which stacks alone tell from other work; "" if nothing."""
+    pid, num_workers = activity.rank.process.pid, len(activity.rank.workers)
+    living = max(look.num_workers for look in activity.looks)
+    reads, num_bytes = activity.rate("num_reads", [pid]), activity.rate("read_bytes", [pid]) or 0.0
+    if not num_workers:
+        return "" if reads is not None and reads < READS_PER_S else "reads files itself, without workers of a loader"
+    if num_workers >= STARTED_ANEW * living + 1:
+        return f"started {num_workers - living} workers of its loader within {activity.length_s:.1f} s"
+    if num_bytes >= HANDED_OVER_BYTES:
+        return f"reads {words.num_bytes(num_bytes)} a second, as through pipes from its workers"
+    return ""
+
+
+def _starved(activity: Activity) -> str:
+    """Return a sentence if the main thread has no core most of the time, else ""."""
+    queued = activity.rate("main_queued_s", [activity.rank.process.pid])
+    if queued is None or queued < STARVED:
+        return ""
+    return (
+        f" It is ready {_of_time(min(queued, 1.0))}, but gets no core: other programs, or its own threads and workers, "
+        "take the cores of this machine."
+    )
 
 
 def _at_disk(activity: Activity, seen: Seen) -> tuple[Part, str]:
@@ -217,8 +240,8 @@ def with_stacks(judged: Judged, activity: Activity, device_busy: float | None, s
         own = "" if activity.rank.workers else " Its main process makes the batches itself: it has no workers."
         told_input = f"Its main thread is in its loader {_of_time(stacks.loader_share)}{where}.{own}"
         return Judged("input", told_input, evidence)
-    if judged.part in ("unknown", "input") and _seen(activity).works >= 1 - WAITS - stacks.loader_share:
-        part, what = _computes(activity, device_busy, loads_itself=False)
+    if judged.part == "unknown" and _seen(activity).works >= 1 - WAITS - stacks.loader_share:
+        part, what = _computes(activity, device_busy)
         return Judged(part, what, evidence)
     return judged._replace(evidence=evidence)
 

@@ -39,14 +39,14 @@ LEAST_SHARE = 0.03
 LONGEST_PLACE = 160
 
 PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
-NO_PROGRAM = Unknown("py-spy, which reads stacks, is not installed (pip install py-spy)")
+NO_PROGRAM = Unknown("py-spy, which reads stacks, is not installed (pip install 'dynotune[stacks]')")
 
 _MAIN = re.compile(r"thread \((\d+)\)(?:: [^;]*)?;(.*) (\d+)$")
 _FRAME = re.compile(r"(?P<function>.*) \((?P<file>.*):(?P<line>\d+)\)$")
 _IN_LOADER = re.compile(r"torch/utils/data/(dataloader|_utils/(fetch|worker|collate|pin_memory))\.py$")
 _BACKWARD = re.compile(r"torch/(_tensor|autograd/(__init__|graph))\.py$")
 _OPTIMIZER = re.compile(r"torch/optim/[^/]+\.py$")
-_PACKAGES = re.compile(r"(^|/)(site-packages|dist-packages|lib/python[\d.]+t?)/|^<frozen|^<string>$|^$")
+_PACKAGES = re.compile(r"(^|/)(site-packages|dist-packages|lib/python[\d.]+t?|dynotune/agent)/|^<frozen|^<string>$|^$")
 
 
 class Frame(NamedTuple):
@@ -98,7 +98,7 @@ def summary(main: Counter[tuple[Frame, ...]], workers: Sequence[Counter[tuple[Fr
     )
 
 
-def missing_right(pid: int) -> str:
+def missing_right() -> str:
     """Return what stands in the way of reading another process's memory, in words; "" if nothing is known to."""
     if os.geteuid() == 0 or not PTRACE_SCOPE.exists():
         return ""

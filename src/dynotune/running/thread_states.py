@@ -35,6 +35,7 @@ AUTOGRAD, PINNING = "pt_autograd", "pt_data_pin"
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
+_STATES: dict[bytes, Held] = {b"R": "runs", b"D": "disk", b"T": "stopped", b"t": "stopped"}
 _HELD: tuple[tuple[str, Held], ...] = (
     ("hrtimer_nanosleep", "sleep"),
     ("do_nanosleep", "sleep"),
@@ -236,21 +237,18 @@ def held(folder: Path) -> Held | None:
 
     The main thread of a process is read by the folder of the process.
     """
-    found = process_files.stat(folder)
-    if found is None:
-        return None
-    state = found[1][process_files.STATE]
-    if state == b"R":
-        return "runs"
-    if state in (b"T", b"t"):
-        return "stopped"
-    if state == b"D":
-        return "disk"
-    function = (process_files.content(folder / "wchan") or b"").decode(errors="replace")
-    if function in ("", "0"):
-        # It runs again meanwhile, or the kernel keeps the function from this user.
-        return "other"
-    return next((what for begin, what in _HELD if function.startswith(begin)), "other")
+    for _ in range(2):
+        found = process_files.stat(folder)
+        if found is None:
+            return None
+        state = found[1][process_files.STATE]
+        if state in _STATES:
+            return _STATES[state]
+        function = (process_files.content(folder / "wchan") or b"").decode(errors="replace")
+        if function not in ("", "0"):
+            return next((what for begin, what in _HELD if function.startswith(begin)), "other")
+        # It ran again between the two files, or the kernel keeps the function from this user: look once more.
+    return "other"
 
 
 def usage(folder: Path) -> Usage | None:

@@ -4,9 +4,8 @@ from typing import Literal
 
 import msgspec
 
-from dynotune.schema.diagnosis import Finding, NotKnown
+from dynotune.schema.diagnosis import Diagnosis, Finding, NotKnown
 from dynotune.schema.facts import NOT_ASKED, Facts, Unknown
-from dynotune.schema.trace_summary import TraceSummary
 from dynotune.schema.watch import ProcessView
 
 Part = Literal["input", "host", "device", "cpu", "waiting", "unknown"]
@@ -70,6 +69,7 @@ class RunningDiagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="running_d
     Args:
         rung: how far the program and this machine let dynotune look: 0 from outside, 1 with stacks, 3 with a recording.
         next_rung: what the next rung needs; "" on the last one.
+        recorded: the diagnosis of steps that the program recorded of itself.
         pressure: shares of the time in which processes waited for cpu, io or memory (the kernel's PSI); of the
             program's control group if it has one.
         throttled_share: share of the time in which the CPU quota of the program's control group stopped it.
@@ -86,7 +86,7 @@ class RunningDiagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="running_d
     observed_s: float
     ranks: list[RankView]
     stacks: Stacks | Unknown = NOT_ASKED
-    trace: TraceSummary | Unknown = NOT_ASKED
+    recorded: Diagnosis | Unknown = NOT_ASKED
     pressure: dict[str, float] = {}
     throttled_share: float | Unknown | None = None
     findings: list[Finding] = []

@@ -1,13 +1,14 @@
 """How often `diagnose --pid` names the right part of programs that are started bare and asked while they run.
 
-    python benchmarks/running_jobs.py [--device cpu|cuda] [--dose PERCENT] [--only WORD] [--after SECONDS] [--out FILE]
+    python benchmarks/running_jobs.py [--device cpu|cuda] [--dose PERCENT] [--only WORD] [--after S] [--out FILE]
 
-Each program of lab/faults runs at its largest dose, and the clean ones at dose 0. `--dose` is that of programs with
-a fault of the loader, for a machine that others use as well: what is computed takes longer there, and the share of the
-waits falls. A program is asked from outside alone, and then with its stacks if py-spy is there. The truth of a program
-whose fault is of the loader is `input`. On a CPU it is `cpu` otherwise. On a GPU only faults of the loader and of the
-host have a truth here. An answer is right, wrong, or not given: `unknown`, or `waiting`, which says that the program
-waits and not for what. Results grow over several calls.
+Each program of lab/faults runs at its largest dose, and the clean ones at dose 0. `--dose` is that of
+programs with a fault of the loader, for a machine that others use as well: what is computed takes longer
+there, and the share of the waits falls. A program is asked from outside alone, and then with its stacks if
+py-spy is there. The truth of a program whose fault is of the loader is `input`. On a CPU it is `cpu`
+otherwise. On a GPU only faults of the loader and of the host have a truth here. An answer is right, wrong, or
+not given: `unknown`, or `waiting`, which says that the program waits and not for what. A program is asked
+after it has used `--after` seconds of the processor, by when it steps. Results grow over several calls.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from dynotune.doctor import all_rules
 from dynotune.running import diagnose_running
@@ -58,7 +61,7 @@ def truths(device: str, loader_dose: int | None) -> Iterator[tuple[str, Fault, i
 
 
 def asked(fault: Fault, dose: int, device: str, after_s: float) -> dict[str, Any]:
-    """Start the program, wait until it steps, ask it, and end it."""
+    """Start the program; ask it once it used `after_s` of the processor, or three times as long passed; end it."""
     words = [sys.executable, str(PROGRAMS / fault.program), *fault.args]
     words += ["--dose", str(dose), "--device", device, "--steps", "100000000"]
     env = {**os.environ, **(fault.env if dose else {})}
@@ -66,7 +69,9 @@ def asked(fault: Fault, dose: int, device: str, after_s: float) -> dict[str, Any
         words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as child:
         try:
-            time.sleep(after_s)
+            begin_s = time.monotonic()
+            while time.monotonic() - begin_s < 3 * after_s and _cpu_s(child.pid) < after_s:
+                time.sleep(0.5)
             begin_s = time.monotonic()
             outside = diagnose_running(child.pid, with_stacks=False)
             took_s = time.monotonic() - begin_s
@@ -87,6 +92,12 @@ def asked(fault: Fault, dose: int, device: str, after_s: float) -> dict[str, Any
             return {"failed": error.message}
         finally:
             os.killpg(child.pid, signal.SIGKILL)
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the processor seconds of a process and its children, living ones alone."""
+    process = psutil.Process(pid)
+    return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
 
 
 def summary(answers: dict[str, Any]) -> dict[str, dict[str, int]]:

@@ -62,9 +62,11 @@ def test_part_is_unknown_when_too_little_was_seen():
 
 def test_judgement_says_what_workers_do_when_the_loader_is_waited_for():
     computing = parts.judge(activity("data", num_workers=2, working=2, worker_cores=0.9), None)
-    assert "its 2 workers use 1.8 cores" in computing.told
+    assert "its 2 workers use 1.8 cores." in computing.told
     waiting = parts.judge(activity("data", num_workers=2, working=2), None)
-    assert "wait for their storage" in waiting.told
+    assert "its 2 workers wait for storage, and hardly compute." in waiting.told
+    alone = parts.judge(activity("data", num_workers=1, working=1), None)
+    assert "its worker waits for storage, and hardly computes." in alone.told
 
 
 def stacks(loader_share: float) -> Stacks:

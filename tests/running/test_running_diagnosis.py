@@ -16,7 +16,7 @@ from dynotune.schema import document
 from dynotune.schema.errors import CannotRunHere
 from dynotune.schema.facts import Unknown
 
-from .conftest import READY
+from .conftest import READY, eventually
 
 LOADING = """
 import os, sys
@@ -137,3 +137,18 @@ def test_document_can_be_read_again_when_it_was_written(started, tmp_path):
     document.write(tmp_path / "running.json", diagnosis)
     assert document.read(tmp_path / "running.json", type(diagnosis)) == diagnosis
     assert isinstance(diagnosis.ranks[0].device_busy, Unknown)
+
+
+def test_program_is_as_before_when_a_dynotune_is_killed_while_it_looks(started, tmp_path):
+    code = "print('ready', flush=True)\nimport sys\nprint(sum(map(int, sys.stdin.read().split())))"
+    program = started(code)
+    locks = tmp_path / "state" / "dynotune" / "attached"
+    for _ in range(3):
+        words = [sys.executable, "-m", "dynotune", "diagnose", "--pid", str(program.pid)]
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as looking:
+            assert eventually(lambda: locks.is_dir() and any(locks.iterdir()))
+            looking.kill()
+    assert diagnose(program.pid).part == "waiting"
+    out, _ = program.child.communicate("1 2 39")
+    assert (out.strip(), program.child.returncode) == ("42", 0)
+    assert list(locks.iterdir()) == []

@@ -56,6 +56,23 @@ def test_target_has_all_ranks_in_order_when_the_process_is_torchrun(started, tmp
     assert [one.pid for one in target.others] == [program.pid]
 
 
+def test_command_is_of_the_parent_when_multiprocessing_started_the_ranks(started, tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import multiprocessing, os, sys\n"
+        "def rank(pipe):\n    pipe.send(1)\n    pipe.recv()\n"
+        "if __name__ == '__main__':\n"
+        "    pipes = [multiprocessing.Pipe() for _ in range(2)]\n"
+        "    context = multiprocessing.get_context('spawn')\n"
+        "    [context.Process(target=rank, args=(far,)).start() for _, far in pipes]\n"
+        "    [near.recv() for near, _ in pipes]\n"
+        "    print('ready', flush=True)\n    sys.stdin.read()\n"
+    )
+    target = targets.find(started(words=[sys.executable, str(program)]).pid)
+    assert len(target.ranks) == 2
+    assert target.command == (sys.executable, str(program))
+
+
 def test_target_is_the_program_of_the_loader_when_the_process_is_a_worker(started):
     code = f"""
 import os, sys

@@ -1,11 +1,11 @@
 """Ask a program that already runs why it is slow: by its process id, without starting or changing it.
 
-`diagnose_running` climbs rungs, each of which needs more of the program or of this machine, and says which one it
-reached. `prepared` has a program that is started now answer a recording later. `targets` finds the program's processes
-below a process id. `thread_states` looks at them, and `parts` names the part of the program that holds it up.
-`target_facts` collects the facts of the program's own environment for the rules of `doctor`, and `stacks` asks py-spy
-for the lines that run. `kineto_door` has the program record some steps, and `recorded_steps` concludes from them as
-`diagnose` does.
+`diagnose_running` climbs rungs, each of which needs more of the program or of this machine, and says which
+one it reached. `prepared` has a program that is started now answer a recording later. `targets` finds the
+program's processes below a process id. `thread_states` looks at them, and `parts` names the part of the
+program that holds it up. `target_facts` collects the facts of the program's own environment for the rules of
+`doctor`, and `stacks` asks py-spy for the lines that run. `kineto_door` has the program record some steps,
+and `recorded_steps` concludes from them as `diagnose` does.
 
 Elsewhere: `watch` follows a run that dynotune started, and `diagnose` starts the command that it diagnoses.
 """

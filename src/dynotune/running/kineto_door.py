@@ -1,11 +1,13 @@
 """Ask torch's profiler in a running program for a recording, over the socket at which it asks for orders.
 
-A program that was started with `KINETO_USE_DAEMON` asks a daemon every five seconds whether to record. Here dynotune is
-that daemon for the length of one recording. The socket is a Unix datagram socket: `dynolog` in the folder
-`KINETO_IPC_SOCKET_DIR`, or an abstract name. A message is 8 bytes of length, 32 bytes of type, and the body. The type
-`ctxt` announces a process, `req` asks for orders; the answer to `req` is the text of a configuration, or nothing.
+A program that was started with `KINETO_USE_DAEMON` asks a daemon every five seconds whether to record. Here
+dynotune is that daemon for the length of one recording. The socket is a Unix datagram socket: `dynolog` in
+the folder `KINETO_IPC_SOCKET_DIR`, or an abstract name. A message is 8 bytes of length, 32 bytes of type, and
+the body. The type `ctxt` announces a process, `req` asks for orders; the answer to `req` is the text of a
+configuration, or nothing.
 
-Source: libkineto/src/IpcFabricConfigClient.cpp and Config.cpp of https://github.com/pytorch/kineto, with torch 2.13.
+Source: libkineto/src/IpcFabricConfigClient.cpp and Config.cpp of https://github.com/pytorch/kineto, with
+torch 2.13.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Name the part of a program that holds it up, from looks at its threads and from its GPUs; or say that it is unknown.
 
-From outside, several programs look alike: one that decodes its batches in its main process, and one whose Python is
-slow. So a part is named only where nothing else looks so.
+From outside, several programs look alike: one that decodes its batches in its main process, and one whose
+Python is slow. So a part is named only where nothing else looks so.
 """
 
 from __future__ import annotations
@@ -182,13 +182,17 @@ def _waits(activity: Activity, seen: Seen) -> tuple[Part, str]:
 
 
 def _what_workers_do(activity: Activity) -> str:
+    """Say whether the workers compute or wait for storage. A worker that waits for a core would compute."""
     pids = [one.pid for one in activity.rank.workers]
-    cores = activity.rate("cpu_s", pids)
+    who = f"its {len(pids)} workers" if len(pids) > 1 else "its worker"
+    cores, queued = (activity.rate(name, pids) or 0.0 for name in ("cpu_s", "main_queued_s"))
     disk = activity.rate("disk_bytes", pids) or 0.0
-    if cores is not None and cores >= CORES_BUSY:
-        return f"its {len(pids)} workers use {cores:.1f} cores"
+    does = ("use", "wait", "compute") if len(pids) > 1 else ("uses", "waits", "computes")
+    if cores + queued >= CORES_BUSY:
+        starved = f" and wait{does[1][4:]} for a core" if queued > cores else ""
+        return f"{who} {does[0]} {cores:.1f} cores{starved}"
     reads = f", which gives {words.num_bytes(disk)} a second" if disk >= 1 else ""
-    return f"its {len(pids)} workers wait for their storage{reads}, and hardly compute"
+    return f"{who} {does[1]} for storage{reads}, and hardly {does[2]}"
 
 
 def _evidence(activity: Activity, seen: Seen, device_busy: float | None) -> list[str]:

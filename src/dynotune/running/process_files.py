@@ -1,6 +1,7 @@
 """Read the files of one process of the same user below `/proc`, bounded, and None where the process has ended.
 
-Anyone may have chosen the name, the arguments and the environment of a process, so callers quote what they show.
+Anyone may have chosen the name, the arguments and the environment of a process, so callers quote what they
+show.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def _concluded(target: Target, facts: Facts, summary: TraceSummary, timelines: l
         for rank in target.ranks
     ]
     observation = Observation(
-        command=redaction.words(target.ranks[0].process.arguments),
+        command=redaction.words(target.command),
         facts=facts,
         processes=processes,
         trace=summary,

@@ -81,7 +81,7 @@ def diagnose_running(
     rung, reached, following = _rungs(target, found, recorded, seen.facts)
     return RunningDiagnosis(
         pid=pid,
-        command=redaction.words(first.arguments),
+        command=redaction.words(target.command),
         part=whole.part,
         verdict=whole.told,
         rung=rung,

@@ -1,8 +1,9 @@
 """Read the Python stacks of a running program from outside, by py-spy, which neither stops nor changes the program.
 
-py-spy is a program of its own, which is used if it is installed. It needs the right to trace the process: the same user
-with `kernel.yama.ptrace_scope` 0, or root, or CAP_SYS_PTRACE. It is asked not to stop the program (`--nonblocking`),
-so some of its looks fail, and the others may be torn; only frames that many looks share count.
+py-spy is a program of its own, which is used if it is installed. It needs the right to trace the process: the
+same user with `kernel.yama.ptrace_scope` 0, or root, or CAP_SYS_PTRACE. It is asked not to stop the program
+(`--nonblocking`), so some of its looks fail, and the others may be torn; only frames that many looks share
+count.
 """
 
 from __future__ import annotations

@@ -60,6 +60,13 @@ class Target(NamedTuple):
     notes: tuple[str, ...]
 
     @property
+    def command(self) -> tuple[str, ...]:
+        """Return the first rank's command; of a rank that multiprocessing started, that of the process that did."""
+        first = self.ranks[0].process
+        parent = next((one for one in self.others if one.pid == first.parent), first)
+        return (parent if first.is_spawned else first).arguments
+
+    @property
     def pids(self) -> list[int]:
         """Return the ids of all processes of the program, ranks and workers first."""
         of_ranks = [one.pid for rank in self.ranks for one in (rank.process, *rank.workers)]

@@ -1,8 +1,8 @@
 """Look at the threads of a program from outside, many times a second: which ones run, and what the others wait for.
 
-The kernel tells for each thread whether it runs, and for a thread that does not, the kernel's function that holds it
-(`wchan`). That takes no right beyond the user's own, and does not stop the program. One look reads two small files of
-each thread that is looked at.
+The kernel tells for each thread whether it runs, and for a thread that does not, the kernel's function that
+holds it (`wchan`). That takes no right beyond the user's own, and does not stop the program. One look reads
+two small files of each thread that is looked at.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from dynotune.schema import redaction
 from dynotune.schema.diagnosis import Diagnosis
 from dynotune.schema.errors import CannotRunHere, UsageError
 from dynotune.schema.facts import Facts, Unknown
-from dynotune.schema.observation import Observation, ProcessState, Timing
+from dynotune.schema.observation import Observation, ProcessState
+from dynotune.schema.timing import Timing
 from dynotune.schema.trace_summary import TraceSummary
 from dynotune.text import words
 from dynotune.trace import Timeline, summarise

@@ -43,6 +43,8 @@ TRUSTED = {
     "launch/process/supervisor.py": "a pipe of its own",
     "launch/process/origin.py": "a new file",
     "launch/records/task_page.py": "a new file",
+    "running/attachments.py": "a lock in the user's state folder",
+    "running/process_files.py": "the kernel's files",
     "watch/signals.py": "the kernel's files",
     "claims/running.py": "the package's own programs",
     "claims/ledger.py": "the package's own table",

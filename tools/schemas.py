@@ -13,12 +13,14 @@ import msgspec
 from dynotune.schema.comparison import Comparison
 from dynotune.schema.diagnosis import Diagnosis, Examination, MemoryAccount
 from dynotune.schema.precision import Precision
+from dynotune.schema.running import RunningDiagnosis
 from dynotune.schema.startup import Startup
 from dynotune.schema.study import Study
 from dynotune.schema.trace_summary import TraceDifference, TraceSummary
 
 DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
-    Comparison, Diagnosis, Examination, MemoryAccount, Precision, Startup, Study, TraceDifference, TraceSummary
+    Comparison, Diagnosis, Examination, MemoryAccount, Precision, RunningDiagnosis, Startup, Study, TraceDifference,
+    TraceSummary
 )  # fmt: skip
 
 

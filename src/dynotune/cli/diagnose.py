@@ -7,6 +7,7 @@ import typer
 
 from dynotune import api
 from dynotune.cli import answers, options, run_options
+from dynotune.cli.option_values import number
 from dynotune.cli.options import FailOnSeverity, Json, option
 from dynotune.cli.run_options import runs_a_command
 from dynotune.schema.errors import UsageError, from_elsewhere
@@ -21,6 +22,8 @@ def diagnose(
     delays: Annotated[bool, option("diagnose_delays", "--delays/--no-delays")] = True,
     fail_on: FailOnSeverity = None,
     replay: Annotated[Path | None, option("diagnose_replay")] = None,
+    pid: Annotated[int | None, option("diagnose_pid", "--pid", **number(1, 2**31 - 1))] = None,
+    record: Annotated[bool, option("diagnose_record", "--record")] = False,
     json: Json = None,
     *,
     run: RunSpec,
@@ -28,6 +31,12 @@ def diagnose(
     if run.page_cache == "cold" and not isolate_loader and replay is None:
         raise UsageError("--page-cache is about the loader alone.", hint="Add --isolate-loader.")
     options.check_json(json)
+    if pid is not None:
+        _refuse_running_options(context, replay)
+        _diagnose_running(pid, json, fail_on, record=record)
+        return
+    if record:
+        raise UsageError("--record is about a program that runs.", hint="Name it: --pid PID")
     if replay is not None:
         _refuse_watching(context)
         with from_elsewhere(replay):
@@ -44,6 +53,27 @@ def diagnose(
     if any(finding.candidates for finding in diagnosis.findings) and replay is None:
         answers.say(f"Next: dynotune tune -- {words.command(run.command)}")
     answers.exit_if_severe(diagnosis.findings, fail_on)
+
+
+def _diagnose_running(pid: int, json: str | None, fail_on: str | None, *, record: bool) -> None:
+    """Diagnose a program that runs already, and print what was seen of it."""
+    from dynotune.report import Progress, console, running_report
+    from dynotune.running import diagnose_running
+
+    with Progress(console(stderr=True)) as watcher:
+        diagnosis = diagnose_running(pid, record=record, running=watcher.running)
+    answers.show(running_report, diagnosis, json)
+    answers.exit_if_severe(diagnosis.findings, fail_on)
+
+
+def _refuse_running_options(context: typer.Context, replay: Path | None) -> None:
+    """Refuse what is about running a command, or about an earlier observation, beside --pid."""
+    if context.find_root().obj:
+        raise UsageError("--pid looks at a program that runs, and a command was given.", hint="Give one of them.")
+    if replay is not None:
+        raise UsageError("--pid and --replay exclude each other.", hint="Give one of them.")
+    if foreign := options.given(context, but=("pid", "record", "json", "fail_on")):
+        raise UsageError(f"{foreign[0]} is about running a command, and --pid runs none.", hint="Leave it out.")
 
 
 def _refuse_watching(context: typer.Context) -> None:

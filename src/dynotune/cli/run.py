@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 RecipeFile = Annotated[Path | None, option("run_recipe")]
 Strict = Annotated[bool, option("run_strict", "--strict")]
+Recordable = Annotated[bool, option("run_recordable", "--recordable")]
 Exact = Annotated[bool, option("run_exact", "--exact")]
 
 
@@ -40,8 +41,12 @@ def run(
     step_function: StepFunction = None,
     json: Json = None,
     run_dir: RunDir = None,
+    recordable: Recordable = False,
 ) -> None:
-    transparently(command_of(context), settings, recipe, strict, step_function, run_dir, exact=exact, json=json)
+    command = command_of(context)
+    transparently(
+        command, settings, recipe, strict, step_function, run_dir, exact=exact, json=json, recordable=recordable
+    )
 
 
 def transparently(
@@ -54,6 +59,7 @@ def transparently(
     *,
     exact: bool = False,
     json: str | None = None,
+    recordable: bool = False,
     watch: Callable[[Path | None], Callable[[Exit], bool]] | None = None,
 ) -> NoReturn:
     """Run the command with the settings, write the run's record, and exit with the command's exit code or signal.
@@ -85,7 +91,7 @@ def transparently(
 
     from dynotune.launch.process import TransparentRun
 
-    with _folder(runs_folder(run_dir), chosen) as folder:
+    with _folder(runs_folder(run_dir), chosen) as folder, _door(env, recordable=recordable) as env:
         transparent = TransparentRun(command, chosen, cwd=Path.cwd(), folder=folder)
         ended = watch(folder) if watch is not None else lambda _: False
         _let_interrupts_pass()
@@ -104,6 +110,27 @@ def transparently(
     if says_no:
         raise typer.Exit(1)
     _end_as(exit_)
+
+
+@contextlib.contextmanager
+def _door(env: dict[str, str], *, recordable: bool) -> Iterator[dict[str, str]]:
+    """Yield the environment in which torch's profiler asks for orders in a private folder, if that was requested.
+
+    Sockets have short names, so the folder lies in the folder of temporary files.
+    """
+    if not recordable:
+        yield env
+        return
+    import tempfile
+
+    from dynotune.launch.process import temporary_folder
+    from dynotune.running import prepared
+    from dynotune.schema.errors import may_fail
+
+    with contextlib.ExitStack() as stack:
+        with may_fail("make a folder for recordings", "Leave --recordable out, or set TMPDIR to another folder."):
+            folder = stack.enter_context(temporary_folder(Path(tempfile.gettempdir())))
+        yield env | prepared(env, folder)
 
 
 @contextlib.contextmanager

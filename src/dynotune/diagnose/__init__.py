@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from dynotune.diagnose.forecast import forecast_loader
     from dynotune.diagnose.live_diagnosis import LiveDiagnosis, gather, observed, replayed
     from dynotune.diagnose.memory_runs import live_memory
+    from dynotune.diagnose.rank_attribution import attributed
 
 __all__ = [
     "LiveDiagnosis",
+    "attributed",
     "conclude",
     "forecast_loader",
     "gather",
@@ -40,6 +42,7 @@ _HOMES = {
     "conclusions": "conclude",
     "forecast": "forecast_loader",
     "memory_runs": "live_memory",
+    "rank_attribution": "attributed",
     "engine_plans": "live_shapes plan_engine",
 }
 

@@ -15,6 +15,7 @@ written is `samples.jsonl`, at a path that the caller gives.
 from dynotune.probe.facts import compatibility, environment, gpu, host, host_memory, torch_build
 from dynotune.probe.facts.machine import machine
 from dynotune.probe.sampling.energy import Energy, energy
+from dynotune.probe.sampling.group_load import GroupLoad, group_load
 from dynotune.probe.sampling.interference import Interference, Neighbours, judge, neighbours
 from dynotune.probe.sampling.process_memory import DeviceMemory, device_memory, own_bytes
 from dynotune.probe.sampling.sampler import Sampler
@@ -28,6 +29,7 @@ __all__ = [
     "DeviceMemory",
     "Energy",
     "Gpu",
+    "GroupLoad",
     "Interference",
     "Neighbours",
     "Sample",
@@ -38,6 +40,7 @@ __all__ = [
     "energy",
     "environment",
     "gpu",
+    "group_load",
     "host",
     "host_memory",
     "interpreter",

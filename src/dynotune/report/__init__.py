@@ -1,9 +1,9 @@
 """Render schema objects as text.
 
-This room renders diagnoses, examinations, recipes, comparisons and device memory; `study/` renders a study for the
-terminal and `page/` as a page, `trace/` recorded traces, `startup/` timed starts and caches. `catalogue` renders knobs,
-`claims` advice, `explanation` a finding and its advice; `export` writes settings for shells, containers and
-administrators; `layout` builds tables.
+This room renders diagnoses, also of programs that run already (`running`), examinations, recipes, comparisons and
+device memory; `study/` renders a study for the terminal and `page/` as a page, `trace/` recorded traces, `startup/`
+timed starts and caches. `catalogue` renders knobs, `claims` advice, `explanation` a finding and its advice; `export`
+writes settings for shells, containers and administrators; `layout` builds tables.
 
 No report decides anything: a verdict is shown as it was found, and an unknown value is called unknown. `text` formats
 numbers. The room imports its modules late, because parsing a command line does not need rich.
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dynotune.report.precision import precision_report
     from dynotune.report.progress import Progress
     from dynotune.report.recipe import recipe_report, verification_report
+    from dynotune.report.running import running_report
 
 __all__ = [
     "Progress",
@@ -41,6 +42,7 @@ __all__ = [
     "memory_report",
     "precision_report",
     "recipe_report",
+    "running_report",
     "startup",
     "study",
     "trace",
@@ -57,6 +59,7 @@ _HOMES = {
     "memory_account": "memory_report",
     "precision": "precision_report",
     "recipe": "recipe_report verification_report",
+    "running": "running_report",
 }
 
 __getattr__ = lazy_face(__name__, _HOMES)

@@ -31,6 +31,7 @@ def machine(
     dev: Path = Path("/dev"),
     nvml: Any = None,
     affinity: Collection[int] | None = None,
+    pid: int | None = None,
 ) -> Facts:
     """Return facts `host.*`, `gpu.*`, `python.*`, `torch.*`, `package.*`, `env.*` and `env_from.*`; never raise.
 
@@ -40,6 +41,7 @@ def machine(
         env, cwd: environment (without the agent) and working directory of the command.
         python: interpreter of the command; None stands for the `python` of `env`.
         affinity: cores that the command may run on; None asks the kernel.
+        pid: process with the variables of `env`, whose ancestors may have set them; None stands for this process.
     """
     until_s = time.monotonic() + deadline_s
     if python is None:
@@ -55,7 +57,7 @@ def machine(
         "the interpreter": (torch_build.NAMES, lambda: _target(python, cwd, env, until_s - MARGIN_S)),
         "the processes above": (
             [f"env_from.{name}" for name in environment.reported(env)],
-            lambda: environment.origins(env, os.getpid(), root),
+            lambda: environment.origins(env, os.getpid() if pid is None else pid, root),
         ),
     }
     answers = [_Answer(who, names, question) for who, (names, question) in asked.items()]

@@ -19,19 +19,19 @@ GVISOR_VERSION = "Sun Jan 10 15:06:54 PST 2016"
 """gVisor reports this build date for every kernel that it imitates."""
 
 
-def cgroup_levels(controller: str, root: Path = Path("/")) -> list[Path] | Unknown:
-    """Return the directories of this process's cgroup that have `controller` (`cpu`, `memory`), innermost first.
+def cgroup_levels(controller: str, root: Path = Path("/"), process: int | str = "self") -> list[Path] | Unknown:
+    """Return the directories of the process's cgroup that have `controller` (`cpu`, `memory`), innermost first.
 
     Limits apply at every level, so all visible levels are returned. The list is empty if the kernel has no cgroups.
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html, cgroups(7), proc_pid_mountinfo(5).
     """
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        lines = (root / f"proc/{process}/cgroup").read_text().splitlines()
         mounts = mounts_of_self(root)
     except FileNotFoundError:
         return []
     except OSError as error:
-        return Unknown(f"the control groups of this process cannot be read: {error.strerror}")
+        return Unknown(f"the control groups of process {process} cannot be read: {error.strerror}")
     paths = {name: path for _, names, path in (line.split(":", 2) for line in lines) for name in names.split(",")}
     version_1 = controller in paths
     if not version_1 and "" not in paths:
@@ -88,9 +88,9 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 @or_unknown("the CPU quota")
-def cpu_limits(root: Path = Path("/")) -> dict[Path, float]:
-    """Return every CPU bandwidth limit on this process, as the cgroup's directory and a number of cores."""
-    quotas = {level: _quota_at(level) for level in needed(cgroup_levels("cpu", root))}
+def cpu_limits(root: Path = Path("/"), process: int | str = "self") -> dict[Path, float]:
+    """Return every CPU bandwidth limit on the process, as the cgroup's directory and a number of cores."""
+    quotas = {level: _quota_at(level) for level in needed(cgroup_levels("cpu", root, process))}
     return {level: quota for level, quota in quotas.items() if quota is not None}
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from dynotune.diagnose.attribute import IMBALANCE, PART_OF
 from dynotune.diagnose.delayed import corrected, most_saved
+from dynotune.diagnose.tested import sort_by_tests
 from dynotune.doctor import Family, ObservationView, all_rules, examine
 from dynotune.schema.attribution import Attribution, Predicted
 from dynotune.schema.delays import DelayTests
@@ -57,15 +58,16 @@ def conclude(
     loaders = [loader for process in known for loader in process.loaders]
     found: Bottleneck = "none"
     notes = _notes(observation)
+    families = {id_: rule.family for id_, rule in all_rules().items()}
+    has_device = not isinstance(attribution, Unknown) and attribution.busy_share is not None
+    delays = attribution if isinstance(attribution, Unknown) else observation.delays
     if not isinstance(attribution, Unknown):
-        has_device = attribution.busy_share is not None
-        found, told = corrected(
-            bottleneck(attribution), avoidable(attribution), observation.delays, has_device=has_device
-        )
+        found, told = corrected(bottleneck(attribution), avoidable(attribution), delays, has_device=has_device)
         notes = [told, *notes] if told else notes
-        findings = _bounded(findings, found, observation.delays)
+        findings = _bounded(findings, found, delays)
         workers = max((loader.num_workers for loader in loaders), default=0)
         findings = [_with_predictions(finding, attribution.predicted, workers) for finding in findings]
+    findings, refuted = sort_by_tests(findings, families, delays, has_device=has_device)
     disturbance = _disturbance(observation)
     return Diagnosis(
         command=observation.command,
@@ -74,6 +76,7 @@ def conclude(
         bottleneck=found,
         shares=attribution if isinstance(attribution, Unknown) else attribution.shares,
         findings=findings,
+        refuted=refuted,
         unknown=unknown,
         steps=timing,
         busy_share=None if isinstance(attribution, Unknown) else attribution.busy_share,

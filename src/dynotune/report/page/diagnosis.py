@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dynotune.report import tested
 from dynotune.report.breakdown import Breakdown
 from dynotune.report.diagnosis import NAMES, bound_in_words, cost, jitter_in_words
 from dynotune.report.page import plots
-from dynotune.report.page.table import MOST_UNKNOWN, NOTHING, Table, facts, step, with_rows
+from dynotune.report.page.table import MOST_UNKNOWN, NOTHING, Table, facts, step, tested_findings, with_rows
 from dynotune.report.page.view import Lines, View, drawn, title_of
 from dynotune.report.study.header import Headline, machine
 from dynotune.report.trace_parts import place, prose
@@ -26,6 +27,7 @@ class FindingView:
     Args:
         cost: what the finding costs at most.
         where: the place in the program.
+        tested: the figures of the finding's test.
         also: ids of the findings that this one explains.
         prove, shell: the command that proves the finding's settings, and commands for an administrator.
         predicted: what a replay of the trace predicts for each setting.
@@ -36,6 +38,7 @@ class FindingView:
     cost: str
     claim: str
     where: str
+    tested: str
     remedy: str
     also: str
     prove: Lines
@@ -80,6 +83,7 @@ def view_of(diagnosis: Diagnosis) -> DiagnosisView:
                 "forecasts": _forecasts(diagnosis),
                 "step": step(sides),
                 "bounds": _bounds(bounds),
+                "refuted": tested_findings(tested.REFUTED, diagnosis.refuted),
                 "not_known": _not_known(diagnosis),
                 "facts": facts(diagnosis.facts),
             }
@@ -141,6 +145,7 @@ def _finding(finding: Finding, command: list[str]) -> FindingView:
         cost=cost(finding),
         claim=prose(finding.claim).plain,
         where=place(finding.where).plain,
+        tested=tested.in_words(finding),
         remedy=prose(finding.remedy).plain,
         also=", ".join(finding.also),
         prove=[("Prove it", prove)] if settings else [],

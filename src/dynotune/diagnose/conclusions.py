@@ -1,6 +1,5 @@
 """Turn an observation into a diagnosis: bottleneck, verdict, findings. Defined in docs/reference/diagnosis.md."""
 
-import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
@@ -9,6 +8,7 @@ import msgspec
 
 from dynotune.diagnose.attribute import IMBALANCE, PART_OF
 from dynotune.diagnose.delayed import corrected, most_saved
+from dynotune.diagnose.places import FUNCTION
 from dynotune.diagnose.tested import sort_by_tests
 from dynotune.doctor import Family, ObservationView, all_rules, examine
 from dynotune.schema.attribution import Attribution, Predicted
@@ -40,7 +40,6 @@ _ON_DEVICE = msgspec.convert(_TABLE["on_device"], dict[Bottleneck, str])
 _ON_HOST = _ON_DEVICE | msgspec.convert(_TABLE["on_host"], dict[Bottleneck, str])
 
 NOWHERE = Place()
-FUNCTION = re.compile(r"(?P<file>.+?)(\((?P<line>\d+)\)|(?<=\.py)): (?P<name>.*)", re.DOTALL)
 
 
 def conclude(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from dynotune.diagnose.places import same_function
 from dynotune.doctor import Family, policy
 from dynotune.schema.delays import DelayedPart, DelayTest, DelayTests
 from dynotune.schema.diagnosis import SEVERITIES, Delayed, Finding, ReadFromTrace
@@ -59,7 +60,7 @@ def sort_by_tests(
     return found
 
 
-def claimed_parts(id_: str, family: Family | None, *, has_device: bool) -> set[DelayedPart]:
+def claimed_parts(id_: str, family: Family | None, *, has_device: bool = True) -> set[DelayedPart]:
     """Return the parts of a step in which the time lies that a finding claims; empty if no delay can test it."""
     named = PARTS_OF_FINDING.get(id_)
     if named is None:
@@ -71,7 +72,8 @@ def tests_of(finding: Finding, parts: Iterable[DelayedPart], delays: DelayTests 
     """Return the test of the finding's own place, if there is one, or the tests of its parts."""
     if isinstance(delays, Unknown):
         return []
-    own = [test for test in delays.tests if test.part == "function" and test.place == finding.where.function]
+    functions = [test for test in delays.tests if test.part == "function"]
+    own = [test for test in functions if same_function(test.place, finding.where.function)]
     return own or [test for test in delays.tests if test.part in parts]
 
 

@@ -10,6 +10,7 @@ from dynotune.report.bars import OF_A_STEP, Bar, Legend
 from dynotune.report.delays import delays_report
 from dynotune.report.layout import SEVERITY_STYLES, ShellCommand, fields, table
 from dynotune.report.loudness import is_brief, most
+from dynotune.report.own_option import comparison
 from dynotune.report.tested import briefly, in_words, refuted_report
 from dynotune.report.trace_parts import place, prose, title
 from dynotune.schema.diagnosis import Diagnosis, Finding, Forecast, NotKnown, UpperBound
@@ -148,6 +149,8 @@ def _commands(finding: Finding, command: Sequence[str]) -> list[RenderableType]:
     if finding.candidates:
         arguments = [*map(str, one_arm(finding.candidates)), "--", *command]
         lines.append(ShellCommand(["dynotune", "compare", *words.shell(arguments)], indent=2))
+    if finding.option is not None and (given := comparison(finding.option, command)):
+        lines.append(ShellCommand(given, indent=2))
     lines += [Text(f"  {words.plain(line, longest=4000)}", style="cyan", overflow="fold") for line in finding.commands]
     return lines
 

@@ -59,6 +59,23 @@ Tested = Switched | Delayed | ReadFromTrace
 """How a finding was tested."""
 
 
+class OwnOption(msgspec.Struct, frozen=True, kw_only=True):
+    """An option of the program itself that does what a finding asks for. dynotune never gives it unasked.
+
+    Args:
+        value: the value to give; None for a larger one, and for a switch to leave out.
+        words: what to add to the command, in place of the same option if the command has it.
+        now: its present value; None if it has none.
+        leave_out: whether the switch has to be left out of the command.
+    """
+
+    name: str
+    value: str | None = None
+    words: list[str] = []
+    now: str | None = None
+    leave_out: bool = False
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The conclusion of a rule. A finding promises no speed-up; only `compare` proves a speed-up.
 
@@ -71,6 +88,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         needs_root: whether a line of `commands` needs the rights of an administrator.
         sysctls: the kernel's settings that `commands` set, by name.
         also: ids of more general findings that this finding explains.
+        option: an option of the program that does what the remedy asks for; the remedy names it, too.
         tested: how a finding about speed was tested; None for other kinds, and without a run of the command.
     """
 
@@ -88,6 +106,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     needs_root: bool = False
     sysctls: dict[str, str] = {}
     also: list[str] = []
+    option: OwnOption | None = None
     tested: Tested | None = None
 
 

@@ -12,6 +12,7 @@ from dynotune.schema.host import Collections, StackLine, Thread
 from dynotune.schema.loader import Loader
 from dynotune.schema.memory import RankMemory
 from dynotune.schema.model import Model, Optimizer
+from dynotune.schema.program_options import ProgramOption
 from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.timing import PeriodicWork, Timing
 from dynotune.schema.trace_summary import TraceSummary
@@ -54,6 +55,7 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
         step: description of a step; `cycle`: the first parts of the cycle that is a step, [] in older records.
         stack: lines on the stack of the thread of the steps, those with most samples first; [] in older records.
         failed: reason by name of the part that could not be inspected.
+        options: options that the program parses; [] if none of the known parsers did.
     """
 
     pid: int
@@ -68,6 +70,7 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
     stack: list[StackLine] = []
     environment_changes: list[EnvironmentChange] = []
     failed: dict[str, str] = {}
+    options: list[ProgramOption] = []
 
 
 class GrownType(msgspec.Struct, frozen=True):

@@ -12,10 +12,11 @@ from dynotune.launch.records.process_summary import summarise
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Record, Step
 from dynotune.launch.records.stack_lines import stack_lines
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
-from dynotune.schema.events import CycleFound, Moments, StateRead
+from dynotune.schema.events import CycleFound, Moments, OptionsParsed, StateRead
 from dynotune.schema.facts import Unknown
 from dynotune.schema.model import Model
 from dynotune.schema.observation import InspectedState, ProcessState
+from dynotune.schema.program_options import ProgramOption
 from dynotune.schema.run import Process, TimedWindow
 from dynotune.schema.timing import PeriodicWork, SlowStep, Timing, Why
 
@@ -59,8 +60,15 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
         environment_changes=process.environment_changes,
         failed=state.failed,
         periodic=periodic,
+        options=_options(record),
         **parts,
     )
+
+
+def _options(record: Record) -> list[ProgramOption]:
+    """Return the options that the program parsed; of one that was parsed several times, as it was parsed last."""
+    rows = [(event.parser, row) for event in record.all(OptionsParsed) for row in event.options]
+    return list({row.name: msgspec.structs.replace(row, parser=parser) for parser, row in rows}.values())
 
 
 def _seen(model: Model, moments: Moments) -> Model:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dynotune.report import tested
+from dynotune.report import own_option, tested
 from dynotune.report.breakdown import Breakdown
 from dynotune.report.diagnosis import NAMES, bound_in_words, cost, jitter_in_words
 from dynotune.report.page import plots
@@ -138,7 +138,8 @@ def _not_known(diagnosis: Diagnosis) -> Table:
 
 def _finding(finding: Finding, command: list[str]) -> FindingView:
     settings = words.shell(map(str, one_arm(finding.candidates)))
-    prove = ["dynotune", "compare", *settings, "--", *words.shell(command)]
+    prove = [("Prove it", ["dynotune", "compare", *settings, "--", *words.shell(command)])] if settings else []
+    own = own_option.comparison(finding.option, command) if finding.option is not None else []
     return FindingView(
         id=finding.id,
         severity=finding.severity,
@@ -148,7 +149,7 @@ def _finding(finding: Finding, command: list[str]) -> FindingView:
         tested=tested.in_words(finding),
         remedy=prose(finding.remedy).plain,
         also=", ".join(finding.also),
-        prove=[("Prove it", prove)] if settings else [],
+        prove=[*prove, *([("Prove the program's own option", own)] if own else [])],
         shell=[("For an administrator", [line]) for line in finding.commands],
         predicted=[f"{setting}: {words.predicted(saves)}" for setting, saves in finding.predicted.items()],
         evidence=[prose(line).plain for line in finding.evidence[:MOST_EVIDENCE]],

@@ -9,7 +9,9 @@ from dynotune.diagnose.places import FunctionAt, function_at, functions_to_delay
 from dynotune.measure.live import Delay
 from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Line, Loader, ProcessState, StackLine, Thread
+from dynotune.schema.host import Line, StackLine, Thread
+from dynotune.schema.loader import Loader
+from dynotune.schema.observation import ProcessState
 from dynotune.schema.trace_summary import Place
 
 from ..doctor.devices import on_cpu

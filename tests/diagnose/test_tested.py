@@ -12,7 +12,7 @@ from dynotune.diagnose.tested import PARTS_OF_FAMILY, PARTS_OF_FINDING, REFUTING
 from dynotune.doctor import all_rules
 from dynotune.schema.diagnosis import Delayed, Finding, ReadFromTrace
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Collections
+from dynotune.schema.host import Collections
 from dynotune.schema.trace_summary import Place
 
 from ..doctor.devices import on_cpu

@@ -34,6 +34,8 @@ _TABLE = tomllib.loads(files(__package__).joinpath("conclusions.toml").read_text
 ALLOCATOR, GENERAL = frozenset[str](_TABLE["allocator"]), frozenset[str](_TABLE["general"])
 BOTTLENECK_OF = msgspec.convert(_TABLE["bottleneck_of"], dict[str, Bottleneck])
 FAMILIES = msgspec.convert(_TABLE["families"], dict[Bottleneck, list[Family]])
+OF_START = "start-dominates"
+"""Finding of a command whose steps are the smaller part of its time, which the verdict has to say."""
 OF_SOME_STEPS: Family = "phases"
 """Family of findings about work that only some steps do, such as validation."""
 _ON_DEVICE = msgspec.convert(_TABLE["on_device"], dict[Bottleneck, str])
@@ -71,7 +73,8 @@ def conclude(
     return Diagnosis(
         command=observation.command,
         verdict=(f"Disturbed, as {disturbance}. " if disturbance else "")
-        + verdict(timing, attribution, found, findings, of_loader=loaders[0].place if loaders else NOWHERE),
+        + verdict(timing, attribution, found, findings, of_loader=loaders[0].place if loaders else NOWHERE)
+        + "".join(f" {finding.claim}" for finding in findings if finding.id == OF_START),
         bottleneck=found,
         shares=attribution if isinstance(attribution, Unknown) else attribution.shares,
         findings=findings,

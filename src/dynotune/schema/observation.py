@@ -21,6 +21,9 @@ FRESH_CACHES = "compile.fresh_caches"
 """Name of a fact: the environment variables, separated by spaces, with which the program gave each of its two runs a
 compile cache of its own."""
 
+WHOLE_RUN = "command.whole_s"
+"""Name of a fact: the seconds of a whole run of the command, if the command ended by itself before it was timed."""
+
 
 class InspectedState(msgspec.Struct, frozen=True, kw_only=True):
     """State of one process, as the agent read it at the end of the window.

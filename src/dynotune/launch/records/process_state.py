@@ -22,6 +22,10 @@ from dynotune.schema.timing import PeriodicWork, SlowStep, Timing, Why
 
 SLOWEST = 0.01
 MOST_SLOW_STEPS = 20
+FIRST_STEPS = 3
+"""Steps that are long for their own reasons: they compile, and fill caches."""
+SAME_WORK = 0.5
+"""Part of the time of a long step from which on an earlier step is taken to have done the same work."""
 _WHYS: tuple[tuple[int, Why], ...] = (
     (GARBAGE, "garbage"),
     (ALLOCATED, "allocation"),
@@ -118,11 +122,26 @@ def _timed(
     if state.moments is None:
         return timed, []
     periodic, at = periodic_work(state.moments, times, first)
+    periodic = [_with_earlier(work, at, first, record.step_s) for work in periodic]
     slow = [
         msgspec.structs.replace(step, causes=["work", *step.causes]) if step.index - first in at else step
         for step in timed.slow
     ]
     return msgspec.structs.replace(timed, slow=slow), periodic
+
+
+def _with_earlier(work: PeriodicWork, at: set[int], first: int, step_s: Sequence[float]) -> PeriodicWork:
+    """Return the work; if one step of the window did it, with its distance from the last such long step before.
+
+    Args:
+        at: steps of the window, which begins at step `first`, that do such work.
+        step_s: seconds of all steps of the program.
+    """
+    if work.num_steps > 1 or len(at) != 1:
+        return work
+    now = first + next(iter(at))
+    alike = [step for step in range(FIRST_STEPS, first) if step_s[step] > SAME_WORK * step_s[now]]
+    return msgspec.structs.replace(work, every=now - alike[-1]) if alike else work
 
 
 def timing(

@@ -172,6 +172,10 @@ def test_the_windows_first_step_begins_with_it():
     assert timed.window_s == pytest.approx(2.0)
 
 
+def seen_once(share):
+    return PeriodicWork(kind="validation", function="train.py(30): main", num_steps=1, share=share)
+
+
 @pytest.mark.parametrize(
     ("before", "every"),
     [
@@ -182,7 +186,11 @@ def test_the_windows_first_step_begins_with_it():
     ],
 )
 def test_work_of_one_step_has_a_distance_when_an_earlier_step_was_as_long(before, every):
-    work = PeriodicWork(kind="validation", function="train.py(30): main", num_steps=1, share=0.9)
     times = [*before, *[0.1] * 5, 10.0, *[0.1] * 5]
-    found = process_state._with_earlier(work, {5}, len(before), times)
-    assert found.every == every
+    assert process_state._with_earlier(seen_once(0.9), {5}, len(before), times).every == every
+
+
+@pytest.mark.parametrize(("share", "long_s"), [(0.2, 10.0), (0.9, 0.3)])
+def test_work_of_one_step_has_no_distance_when_the_step_may_have_been_disturbed(share, long_s):
+    times = [*[0.1] * 10, long_s, *[0.1] * 4, *[0.1] * 5, long_s, *[0.1] * 5]
+    assert process_state._with_earlier(seen_once(share), {5}, 15, times).every is None

@@ -24,6 +24,9 @@ SLOWEST = 0.01
 MOST_SLOW_STEPS = 20
 FIRST_STEPS = 3
 """Steps that are long for their own reasons: they compile, and fill caches."""
+RARE, MOST_IS_RARE = 5.0, 0.5
+"""Factor over the median of a step that surely does other work than the rest, and the share of the time that it takes.
+A step that was disturbed is less of both."""
 SAME_WORK = 0.5
 """Part of the time of a long step from which on an earlier step is taken to have done the same work."""
 _WHYS: tuple[tuple[int, Why], ...] = (
@@ -137,9 +140,11 @@ def _with_earlier(work: PeriodicWork, at: set[int], first: int, step_s: Sequence
         at: steps of the window, which begins at step `first`, that do such work.
         step_s: seconds of all steps of the program.
     """
-    if work.num_steps > 1 or len(at) != 1:
+    if work.num_steps > 1 or len(at) != 1 or work.share < MOST_IS_RARE:
         return work
     now = first + next(iter(at))
+    if step_s[now] < RARE * statistics.median(step_s[first:]):
+        return work
     alike = [step for step in range(FIRST_STEPS, first) if step_s[step] > SAME_WORK * step_s[now]]
     return msgspec.structs.replace(work, every=now - alike[-1]) if alike else work
 

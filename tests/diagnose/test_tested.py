@@ -68,6 +68,12 @@ def test_finding_is_read_from_the_trace_when_nothing_tested_it():
     assert found.standing[0].tested == ReadFromTrace()
 
 
+def test_finding_is_read_from_the_trace_when_its_test_did_not_decide():
+    found = sorted_by([part("host", 0.6, half=9.0)], finding())
+    assert found.standing[0].tested == ReadFromTrace()
+    assert found.standing[0].share == 0.4
+
+
 def test_finding_has_no_test_when_it_is_not_about_speed():
     found = sorted_by([part("host", 0.0)], finding("gc-jitter", kind="jitter"))
     assert found.standing[0].tested is None
@@ -96,6 +102,9 @@ def test_share_is_never_above_what_the_slope_allows_when_it_is_delayed(slope, ha
     assert bool(found.refuted) == (slope + half < REFUTING_SLOPE)
     for one in found.standing:
         assert one.share <= share
+        if one.tested == ReadFromTrace():
+            assert one.share == share
+            continue
         assert one.share == pytest.approx(share * min(1.0, max(0.0, slope + half)), abs=1e-6)
         assert one.tested.cost <= share
 

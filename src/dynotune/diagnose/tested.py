@@ -69,12 +69,16 @@ def claimed_parts(id_: str, family: Family | None, *, has_device: bool = True) -
 
 
 def tests_of(finding: Finding, parts: Iterable[DelayedPart], delays: DelayTests | Unknown) -> list[DelayTest]:
-    """Return the test of the finding's own place, if there is one, or the tests of its parts."""
+    """Return the test of the finding's own place, if there is one, or the tests of its parts.
+
+    Tests that did not decide whether a part is critical say nothing of a finding.
+    """
     if isinstance(delays, Unknown):
         return []
-    functions = [test for test in delays.tests if test.part == "function"]
+    decided = [test for test in delays.tests if test.is_critical is not None]
+    functions = [test for test in decided if test.part == "function"]
     own = [test for test in functions if same_function(test.place, finding.where.function)]
-    return own or [test for test in delays.tests if test.part in parts]
+    return own or [test for test in decided if test.part in parts]
 
 
 def _delayed(finding: Finding, tests: Sequence[DelayTest]) -> Finding:

@@ -34,6 +34,21 @@ FAULTS: tuple[Fault, ...] = (
         implies=("host-bound", "python-elementwise-loops"),
         notes="a module a column, each a few tiny kernels, called in a Python loop",
     ),
+    Fault(
+        "small-operators",
+        "time_steps.py",
+        ("cpu",),
+        (30, 60),
+        implies=("host-bound", "optimizer-forloop"),
+        notes="a cell called for each time step, beside a unit that takes the whole sequence",
+    ),
+    Fault(
+        "validation-often",
+        "validation_joins.py",
+        ("cpu",),
+        (60,),
+        notes="most of the validation joins outputs; the twin never validates",
+    ),
     # Environment
     Fault(
         "no-memory-caching-on",

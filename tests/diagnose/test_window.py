@@ -47,6 +47,22 @@ def test_window_length_counts_work_that_comes_every_few_steps():
     assert window_steps(record([0.01, 0.01, 0.01, 0.17] * 40)) == pytest.approx(100, abs=1)
 
 
+@pytest.mark.parametrize(
+    ("made", "num_steps"),
+    [
+        ([0.2] * 10 + [12.0] + [0.2] * 5, 11),  # seen once: as far from the start
+        (([0.2] * 9 + [6.0]) * 3, 11),
+        ([20.0] + [0.2] * 20, 30),  # the first step is long for its own reasons
+        ([0.2] * 10 + [40.0] + [0.2] * 5, 3),  # too long to wait for
+    ],
+)
+def test_window_holds_a_rare_step_when_such_steps_take_most_of_the_time(made, num_steps):
+    found = window_steps(record(made))
+    assert found >= num_steps
+    usual_s, longest_s = 0.2, max(made[3:])
+    assert found <= 3 or longest_s == usual_s or found * usual_s + longest_s <= 30.0
+
+
 @given(st.floats(1e-4, 5.0), st.integers(2, 300), st.integers(1, 4))
 def test_short_epochs_are_whole_and_the_time_is_kept(step_s, epoch, num_epochs):
     num = window_steps(record([step_s] * (epoch * num_epochs + 2), epoch=epoch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynotune.schema.host import Line, Thread
+from dynotune.schema.host import Line, StackLine, Thread
 from dynotune.schema.loader import Loader
 from dynotune.schema.timing import PeriodicWork, SlowStep
 from dynotune.schema.trace_summary import Place
@@ -70,3 +70,30 @@ def test_an_epoch_that_begins_in_its_sampler_wants_no_persistent_workers():
     sampling = work("epoch", 0.4, callee="/lib/torch/utils/data/sampler.py(170): __iter__")
     finding = found(on_cpu(timed=timed, loaders=loaders, periodic=[sampling]))["epoch-jitter"]
     assert finding.candidates == [] and "sampler" in finding.remedy
+
+
+def test_it_is_told_when_it_was_seen_once_and_an_earlier_step_was_as_long():
+    assert (
+        "after every 10 steps"
+        in found(on_cpu(periodic=[work("validation", 0.9, num_steps=1)]))["validation-often"].claim
+    )
+
+
+NUMPIFIES = "/venv/lib/python3.12/site-packages/transformers/trainer_pt_utils.py(20): torch_pad_and_concatenate"
+
+
+@pytest.mark.parametrize(
+    ("callee", "text", "is_kept"),
+    [
+        (NUMPIFIES, "", True),
+        ("train.py(44): evaluate", "kept = torch.cat([kept, logits.cpu()])", True),
+        ("train.py(44): evaluate", "rows = np.concatenate((rows, out))", True),
+        ("train.py(44): evaluate", "logits = model(batch)", False),
+        ("train.py(44): evaluate", "score = category(logits)", False),
+        ("net.py(12): forward", "", False),
+    ],
+)
+def test_remedy_is_to_keep_less_when_most_of_a_validation_joins_outputs(callee, text, is_kept):
+    stack = [StackLine(function=callee, text=text, num=50)]
+    finding = found(on_cpu(periodic=[work("validation", 0.9, callee=callee)], stack=stack))["validation-often"]
+    assert ("Do not keep the outputs" in finding.remedy) == is_kept

@@ -13,7 +13,7 @@ from dynotune.schema.host import StackLine
 from dynotune.schema.observation import Observation
 from dynotune.schema.trace_summary import Loop, Place
 
-from .devices import found, kernels, lost, on_cpu, on_gpu, operator
+from .devices import found, kernels, lost, model, on_cpu, on_gpu, operator
 
 NET = "/home/me/net.py(38): forward"
 TURN = StackLine(function="net.py(46): forward", text="h = self.cell(x[t], h)", callee="net.py(22): forward", num=50)
@@ -107,3 +107,37 @@ def test_finding_names_the_loop_when_one_makes_its_launches(id: str, observation
     finding = found(observation)[id]
     assert finding.where == Place("net.py(46): forward")
     assert finding.evidence[0].startswith("160 turns of the loop at net.py(46): forward, 12 ")
+
+
+def recurrent(product_s: float = 5e-4, num_tensors: int = 20, **fields: Any) -> Observation:
+    """Ten steps, each with 160 turns of five products; `product_s` is what a busy machine makes of a small one."""
+    rows = [operator("aten::addmm", 8000, 8000 * product_s), operator("aten::sigmoid", 3200, 0.1)]
+    turns = loop(**{"share": 0.95, "num_share": 0.95} | fields)
+    models = [model("cpu", num_tensors=num_tensors)]
+    return on_cpu(traced={"operators": rows, "loops": [turns]}, stack=STACK, models=models)
+
+
+def test_loop_over_time_steps_is_found_when_a_busy_machine_makes_its_operators_long() -> None:
+    finding = found(recurrent())["small-operators"]
+    assert "in a loop of 160 turns" in finding.claim
+    assert finding.where == Place("net.py(46): forward")
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        recurrent(num_tensors=2000),  # layers, each with weights of its own
+        recurrent(turns=8),
+        recurrent(num_share=0.4),
+        recurrent(turns=16, launches=20.0),  # 300 µs each: large products, such as those of tiles
+    ],
+)
+def test_loop_is_no_fault_when_its_operators_are_large_or_of_many_layers(seen: Observation) -> None:
+    assert "small-operators" not in found(seen)
+
+
+def test_compiling_is_not_offered_when_it_would_write_out_a_long_loop() -> None:
+    short, long = (found(small(loop(launches=launches)))["small-operators"] for launches in (12.0, 38.0))
+    assert [str(each) for each in short.candidates] == ["compile.mode=default"]
+    assert long.candidates == []
+    assert "nn.GRU" in long.remedy

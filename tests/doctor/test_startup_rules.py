@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from dynotune.diagnose import conclude
 from dynotune.doctor import ObservationView, examine
 from dynotune.schema.observation import Observation
 
 from .machines import NO_GPU, NOBODY, alone, found, h200, missing
+from .observations import attribution, observed, timing
 
 NATIVE, BY_PTX = {"torch.runs_natively": True}, {"torch.runs_natively": False}
 NO_TORCH = {"torch.runs_natively": NOBODY, "torch.cuda": NOBODY, "torch.arch_list": NOBODY}
@@ -183,3 +185,20 @@ def test_compile_cache_finding_is_unknown_when_the_program_was_not_watched():
 def test_a_quiet_start_has_no_findings():
     found_, _ = examine(ObservationView(alone(h200(TIMED))), "machine")
     assert found_ == []
+
+
+@pytest.mark.parametrize(
+    ("whole_s", "first_s", "severity"),
+    [(11.0, 10.5, "high"), (6.0, 4.0, "medium"), (60.0, 10.0, ""), (1.5, 1.2, ""), (None, 10.0, "")],
+)
+def test_start_is_named_when_a_command_that_ended_spent_most_of_its_time_there(whole_s, first_s, severity):
+    facts = {} if whole_s is None else {"command.whole_s": whole_s}
+    seen = observed(timed=timing(step_s=0.01, time_to_first_step_s=first_s), facts=facts)
+    findings = {one.id: one for one in examine(ObservationView(seen))[0]}
+    assert (findings["start-dominates"].severity if "start-dominates" in findings else "") == severity
+
+
+def test_verdict_says_that_the_start_takes_most_of_the_time():
+    timed = timing(step_s=0.01, time_to_first_step_s=10.01)
+    told = conclude(observed(timed=timed, attributed=attribution(host=0.5), facts={"command.whole_s": 11.0})).verdict
+    assert told.endswith("The command takes 11 s, of which 10 s pass before its first step.")

@@ -17,7 +17,7 @@ from dynotune.report import loudness
 from dynotune.report.bars import OF_A_STEP, Bar
 from dynotune.report.diagnosis import diagnosis_report
 from dynotune.schema.attribution import Shares
-from dynotune.schema.diagnosis import Diagnosis, Finding, Forecast, NotKnown, UpperBound
+from dynotune.schema.diagnosis import Delayed, Diagnosis, Finding, Forecast, NotKnown, ReadFromTrace, UpperBound
 from dynotune.schema.facts import Unknown
 from dynotune.schema.setting import Setting
 from dynotune.schema.timing import SlowStep, Timing
@@ -308,3 +308,27 @@ def test_a_screen_shows_the_command_of_the_first_finding_that_has_one(monkeypatc
 class Terminal(io.StringIO):
     def isatty(self):
         return True
+
+
+REFUTED = msgspec.structs.replace(
+    WORKERS, id="host-bound", share=0.3, tested=Delayed(part="host", slope=0.02, ci=(-0.08, 0.12), cost=0.006)
+)
+
+
+def test_diagnosis_says_how_loud_findings_were_tested():
+    tested = Delayed(part="loader", slope=1.02, ci=(0.95, 1.1), cost=0.61)
+    told = " ".join(text_of(diagnosis(findings=[msgspec.structs.replace(WORKERS, tested=tested)])).split())
+    assert "up to 61% of a step, tested" in told
+    assert "a step became longer by 102% of a delay of the loader (95 to 110%), so it costs 61% of a step" in told
+    told = text_of(diagnosis(findings=[msgspec.structs.replace(WORKERS, tested=ReadFromTrace())]))
+    assert "up to 61% of a step, read from the trace" in told
+
+
+def test_diagnosis_lists_refuted_findings_when_it_is_verbose(monkeypatch):
+    found = diagnosis(refuted=[REFUTED])
+    assert "host-bound" not in text_of(found)
+    monkeypatch.setitem(loudness.said, "verbose", True)
+    told = " ".join(text_of(found).split())
+    assert "Refuted by delays" in told
+    assert "host-bound" in told
+    assert "2% of a delay of the host (-8 to 12%)" in told

@@ -105,10 +105,12 @@ class Agent:
             from .core.fetch_delay import FetchDelay
             from .facts.fetching import Fetching
             from .facts.pinning import Pinning
+            from .facts.program_options import ProgramOptions
 
             Fetching(self._event, self.log).install(hooks)
             FetchDelay(self._program.folder, self.log).install(hooks)  # outside, so that fetches are timed without it
             Pinning(self._event, self.log).install(hooks)
+            ProgramOptions(self._event, self._writer.without_secrets, self.log).install(hooks)
         if plan.get("step_function") and plan["step_function"] != "dynotune.step":
             marker.wrap_function(plan["step_function"], hooks, self.mark_step, self.log)
         hooks.offer_stub("dynotune", {"step": self.mark_step})

@@ -1,6 +1,5 @@
 """Turn an observation into a diagnosis: bottleneck, verdict, findings. Defined in docs/reference/diagnosis.md."""
 
-import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
@@ -9,6 +8,8 @@ import msgspec
 
 from dynotune.diagnose.attribute import IMBALANCE, PART_OF
 from dynotune.diagnose.delayed import corrected, most_saved
+from dynotune.diagnose.places import FUNCTION
+from dynotune.diagnose.tested import sort_by_tests
 from dynotune.doctor import Family, ObservationView, all_rules, examine
 from dynotune.schema.attribution import Attribution, Predicted
 from dynotune.schema.delays import DelayTests
@@ -33,13 +34,14 @@ _TABLE = tomllib.loads(files(__package__).joinpath("conclusions.toml").read_text
 ALLOCATOR, GENERAL = frozenset[str](_TABLE["allocator"]), frozenset[str](_TABLE["general"])
 BOTTLENECK_OF = msgspec.convert(_TABLE["bottleneck_of"], dict[str, Bottleneck])
 FAMILIES = msgspec.convert(_TABLE["families"], dict[Bottleneck, list[Family]])
+OF_START = "start-dominates"
+"""Finding of a command whose steps are the smaller part of its time, which the verdict has to say."""
 OF_SOME_STEPS: Family = "phases"
 """Family of findings about work that only some steps do, such as validation."""
 _ON_DEVICE = msgspec.convert(_TABLE["on_device"], dict[Bottleneck, str])
 _ON_HOST = _ON_DEVICE | msgspec.convert(_TABLE["on_host"], dict[Bottleneck, str])
 
 NOWHERE = Place()
-FUNCTION = re.compile(r"(?P<file>.+?)(\((?P<line>\d+)\)|(?<=\.py)): (?P<name>.*)", re.DOTALL)
 
 
 def conclude(
@@ -57,23 +59,26 @@ def conclude(
     loaders = [loader for process in known for loader in process.loaders]
     found: Bottleneck = "none"
     notes = _notes(observation)
+    families = {id_: rule.family for id_, rule in all_rules().items()}
+    has_device = not isinstance(attribution, Unknown) and attribution.busy_share is not None
+    delays = attribution if isinstance(attribution, Unknown) else observation.delays
     if not isinstance(attribution, Unknown):
-        has_device = attribution.busy_share is not None
-        found, told = corrected(
-            bottleneck(attribution), avoidable(attribution), observation.delays, has_device=has_device
-        )
+        found, told = corrected(bottleneck(attribution), avoidable(attribution), delays, has_device=has_device)
         notes = [told, *notes] if told else notes
-        findings = _bounded(findings, found, observation.delays)
+        findings = _bounded(findings, found, delays)
         workers = max((loader.num_workers for loader in loaders), default=0)
         findings = [_with_predictions(finding, attribution.predicted, workers) for finding in findings]
+    findings, refuted = sort_by_tests(findings, families, delays, has_device=has_device)
     disturbance = _disturbance(observation)
     return Diagnosis(
         command=observation.command,
         verdict=(f"Disturbed, as {disturbance}. " if disturbance else "")
-        + verdict(timing, attribution, found, findings, of_loader=loaders[0].place if loaders else NOWHERE),
+        + verdict(timing, attribution, found, findings, of_loader=loaders[0].place if loaders else NOWHERE)
+        + "".join(f" {finding.claim}" for finding in findings if finding.id == OF_START),
         bottleneck=found,
         shares=attribution if isinstance(attribution, Unknown) else attribution.shares,
         findings=findings,
+        refuted=refuted,
         unknown=unknown,
         steps=timing,
         busy_share=None if isinstance(attribution, Unknown) else attribution.busy_share,

@@ -4,14 +4,17 @@ A recorded window is slower than the program, so its shares are inferred. An ans
 profiler: where both decide and disagree, the answer counts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from dynotune.diagnose.places import function_at, functions_to_delay
+from dynotune.diagnose.tested import claimed_parts
+from dynotune.doctor import ObservationView, all_rules, examine
 from dynotune.measure.live import Delay, TaskRunner, delay_tests
 from dynotune.schema.attribution import Attribution
 from dynotune.schema.delays import DelayedPart, DelayTests
 from dynotune.schema.diagnosis import Bottleneck
 from dynotune.schema.facts import Unknown
-from dynotune.schema.observation import Observation
+from dynotune.schema.observation import Observation, ProcessState
 from dynotune.text import words
 
 LEAST_WAIT = 0.02
@@ -55,6 +58,33 @@ def delays_of(observation: Observation) -> list[Delay] | Unknown:
             found.append(Delay(part="transfer"))
     if timing.wait_s is not None and timing.wait_s >= LEAST_WAIT * timing.step_s:
         found.append(Delay(part="loader"))
+    return [*found, *_ranks(observation, processes), *_functions(observation, processes[0])]
+
+
+def _ranks(observation: Observation, processes: Sequence[ProcessState]) -> list[Delay]:
+    """Return delays of the rank that the others wait for most, else of the first, and of one more."""
+    ranks = sorted(process.rank for process in processes if process.rank is not None)
+    if len(ranks) < 2:
+        return []
+    trace = observation.trace
+    late = None if isinstance(trace, Unknown) or trace.ranks is None else trace.ranks.stragglers
+    first = late[0].rank if late and late[0].rank in ranks else ranks[0]
+    other = next(rank for rank in reversed(ranks) if rank != first)
+    return [Delay(part="rank", place=str(rank), site={"rank": str(rank)}) for rank in (first, other)]
+
+
+def _functions(observation: Observation, process: ProcessState) -> list[Delay]:
+    """Return delays of the functions of the program that claim most of a step."""
+    findings, _ = examine(ObservationView(observation))
+    rules = all_rules()
+    # A loader's functions run in its workers, which have a delay of their own.
+    others = [each for each in findings if claimed_parts(each.id, rules[each.id].family) != {"loader"}]
+    found = []
+    for place in functions_to_delay(others, process):
+        function = function_at(place)
+        assert function is not None
+        site = {"file": function.file, "line": str(function.line), "name": function.name}
+        found.append(Delay(part="function", place=place, site=site))
     return found
 
 

@@ -28,7 +28,7 @@ from dynotune.schema.diagnosis import UpperBound
 from dynotune.schema.errors import CannotRunHere, CommandFailed, DynotuneError, TooFewSteps
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.memory import RankMemory
-from dynotune.schema.observation import Observation, ProcessState
+from dynotune.schema.observation import WHOLE_RUN, Observation, ProcessState
 from dynotune.schema.run import RunSpec
 from dynotune.schema.task import MOST_RECORDED_S
 
@@ -103,13 +103,14 @@ class LiveDiagnosis:
         self._processes = plain.processes
         begin_s, end_s = plain.begin_s, plain.end_s
         watched = probe.over(plain.samples, begin_s, end_s) if begin_s < end_s else {}
+        whole = {} if self.runner.whole_s is None else {WHOLE_RUN: self.runner.whole_s}
         watcher.running("a few recorded steps")
         recorded = profiled(self.runner, run, watcher, self._most_recorded_s())
         trace = recorded if isinstance(recorded, Unknown) else recorded.summary
         memory = self._memory(plain.processes)
         observation = Observation(
             command=run.command,
-            facts={**facts, **watched, **fresh_caches(plain.processes)},
+            facts={**facts, **watched, **fresh_caches(plain.processes), **whole},
             processes=plain.processes,
             trace=trace,
             attribution=attributed(plain.processes, trace, [] if isinstance(recorded, Unknown) else recorded.timelines),

@@ -3,6 +3,7 @@
 Nothing records, and the device is synchronised only at the window's two ends.
 """
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -34,6 +35,9 @@ SHORTEST_S, LONGEST_S = 2.0, 10.0
 ENOUGH_STEPS, ENOUGH_S = 100, 5.0
 USUAL_STEPS, FEWEST_STEPS = 30, 3
 RECENT_STEPS, TURN_STEPS = 100, 20
+# A program that spends most of its time in rare steps, such as those with a validation, is diagnosed with one of them.
+RARE, MOST_IS_RARE, LONGEST_WITH_RARE_S = 5.0, 0.5, 30.0
+FIRST_STEPS = 3
 
 
 def window_from_now(records: Sequence[Record], request: RunSpec) -> TimeWindow:
@@ -69,12 +73,28 @@ def window_steps(record: Record) -> int:
     num = max(USUAL_STEPS, math.ceil(SHORTEST_S / step_s))
     if num < ENOUGH_STEPS and ENOUGH_STEPS * step_s <= ENOUGH_S:
         num = ENOUGH_STEPS
-    most = max(FEWEST_STEPS, math.floor(LONGEST_S / step_s))
+    most = max(FEWEST_STEPS, math.floor(LONGEST_S / step_s), _steps_to_a_rare_one(record))
     num = min(num, most)
     if length is None or length > most:
         return num
     # Events that occur once an epoch then count in their true proportion.
     return min(math.ceil(num / length), max(most // length, math.ceil(FEWEST_STEPS / length))) * length
+
+
+def _steps_to_a_rare_one(record: Record) -> int:
+    """Return the number of steps that hold a rare long one, if such steps take most of the time; 0 if none do.
+
+    The first steps are left out, since they compile and fill caches. A step that is too long to wait for counts for
+    none.
+    """
+    times = record.step_s[FIRST_STEPS:]
+    usual_s = statistics.median(times) if times else 0.0
+    rare = [at for at, took_s in enumerate(times) if took_s > RARE * usual_s]
+    if not rare or sum(times[at] for at in rare) < MOST_IS_RARE * sum(times):
+        return 0
+    period = max(later - earlier for earlier, later in itertools.pairwise([-FIRST_STEPS, *rare]))
+    num = period + 1
+    return num if max(times[at] for at in rare) + num * usual_s <= LONGEST_WITH_RARE_S else 0
 
 
 def _mean_step_s(record: Record, length: int | None) -> float:

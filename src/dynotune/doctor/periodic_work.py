@@ -3,22 +3,38 @@
 import re
 
 from dynotune.doctor import policy
-from dynotune.doctor.observation_view import ObservationView
+from dynotune.doctor.observation_view import ObservationView, or_else
 from dynotune.schema.timing import PeriodicKind, PeriodicWork
 
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3")
 _SAMPLES = re.compile(r"[sS]ampler|randperm")
 
 
+_JOINS = re.compile(r"concat|nested_numpify|pad_across_processes")
+_JOINS_BY_TEXT = re.compile(r"\b(cat|concat|concatenate|vstack|hstack)\(")
+"""Functions, and calls in the text of a line, that join the outputs of a batch to those of batches before."""
+
+
+def keeps_outputs(view: ObservationView, work: PeriodicWork) -> str:
+    """Return the place at which most of the work joins outputs of batches; "" if it mostly does something else."""
+    place = work.callee or work.function
+    row = next((row for row in or_else(lambda: view.process.stack, []) if row.function == place), None)
+    text = row.text if row is not None else "" if work.callee else work.text
+    name = place.rpartition(": ")[2]
+    if not _JOINS.search(name) and not _JOINS_BY_TEXT.search(text):
+        return ""
+    return f"{short_name(place)}: {text}" if text else short_name(place)
+
+
 def periodic(view: ObservationView, kind: PeriodicKind) -> list[PeriodicWork]:
     """Return notable work of this kind that only some steps do.
 
-    Work that was seen once is left out, because it has no known frequency.
+    Work that was seen once is left out if no earlier step was as long, because it has no known frequency.
     """
     return [
         work
         for work in view.process.periodic
-        if work.kind == kind and work.num_steps > 1 and work.share >= policy.LEAST_SHARE
+        if work.kind == kind and (work.num_steps > 1 or work.every is not None) and work.share >= policy.LEAST_SHARE
     ]
 
 

@@ -11,6 +11,9 @@ from dynotune.doctor.observation_view import ObservationView, or_else
 from dynotune.schema.host import StackLine
 from dynotune.schema.trace_summary import Loop, Place
 
+LONG_LOOP = """\
+Let one call do all turns of the loop: a module that takes the whole sequence (nn.GRU, nn.LSTM, attention), or \
+operations on tensors of all turns. torch.compile would write out each turn, which takes minutes."""
 _FUNCTION = re.compile(r"(?P<file>.+?)(\((?P<line>\d+)\)|(?<=\.py)): (?P<name>.*)", re.DOTALL)
 
 
@@ -25,6 +28,16 @@ class ProgramLoop:
     @property
     def where(self) -> Place:
         return Place(function=self.line.function if self.line is not None else self.loop.function)
+
+    @property
+    def is_long(self) -> bool:
+        """Tell whether torch.compile would take minutes, since it writes out each turn of a loop."""
+        return self.loop.turns * self.loop.launches > policy.MOST_UNROLLED
+
+    @property
+    def is_of_many_turns(self) -> bool:
+        """Tell whether most launches of a step are made in many turns of the loop."""
+        return self.loop.turns >= policy.MANY_TURNS and self.loop.num_share >= policy.MOST_OF_A_LOSS
 
     def evidence(self) -> str:
         """Return a line of evidence: turns, line, launches of a turn and their share of all launches."""

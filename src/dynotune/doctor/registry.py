@@ -9,6 +9,7 @@ from dynotune.doctor import policy
 from dynotune.doctor.bounds import at_most, idle_in_doubt
 from dynotune.doctor.declaration import Family, Rule, Scope
 from dynotune.doctor.observation_view import Missing, ObservationView
+from dynotune.doctor.own_options import with_option
 from dynotune.doctor.rules import RULES
 from dynotune.schema.diagnosis import SEVERITIES, Finding, NotKnown
 from dynotune.schema.facts import Unknown
@@ -42,7 +43,8 @@ def examine(view: ObservationView, scope: Scope | None = None) -> tuple[list[Fin
             unknown.append(NotKnown(rule.id, missing.name, missing.reason))
             continue
         findings += [_surely(view, one) for one in found] if rule.family in _OF_IDLE_TIME else found
-    return _causes_first(sorted(_folded(findings), key=_weight)), unknown
+    ordered = _causes_first(sorted(_folded(findings), key=_weight))
+    return [with_option(view, finding) for finding in ordered], unknown
 
 
 def _surely(view: ObservationView, finding: Finding) -> Finding:

@@ -10,6 +10,8 @@ from dynotune.report.bars import OF_A_STEP, Bar, Legend
 from dynotune.report.delays import delays_report
 from dynotune.report.layout import SEVERITY_STYLES, ShellCommand, fields, table
 from dynotune.report.loudness import is_brief, most
+from dynotune.report.own_option import comparison
+from dynotune.report.tested import briefly, in_words, refuted_report
 from dynotune.report.trace_parts import place, prose, title
 from dynotune.schema.diagnosis import Diagnosis, Finding, Forecast, NotKnown, UpperBound
 from dynotune.schema.facts import NOT_ASKED, Unknown
@@ -36,6 +38,7 @@ def diagnosis_report(diagnosis: Diagnosis) -> RenderableType:
         *_shares(diagnosis),
         *delays_report(diagnosis.delay_tests),
         *_findings("Findings", speed, diagnosis.command),
+        *refuted_report(diagnosis.refuted),
         *([] if is_brief() and not jitter else _jitter(diagnosis, jitter)),
         *upper_bounds_report(diagnosis.upper_bounds),
         *forecasts_report(diagnosis.forecasts),
@@ -118,17 +121,18 @@ def _title_of(finding: Finding) -> Table:
 
 
 def cost(finding: Finding) -> str:
-    """Write how much of a step the finding costs at most, or what the finding affects if not speed."""
+    """Write the most of a step that the finding costs and whether that is tested; else what the finding affects."""
     kind = {"speed": "", "jitter": "", "start": "time to the first step"}.get(finding.kind, finding.kind)
     if isinstance(finding.share, Unknown):
         bound = "" if finding.kind not in ("speed", "jitter") else "how much is not known"
     else:
         bound = f"up to {words.fine_share(finding.share)} of a step" if finding.share else ""
-    return ", ".join(part for part in (kind, bound) if part)
+    return ", ".join(part for part in (kind, bound, briefly(finding)) if part)
 
 
 def _lines(finding: Finding) -> list[Text]:
     lines = [prose(finding.claim), *filter(None, [place(finding.where)])]
+    lines += [prose(told, style="dim")] if (told := in_words(finding)) and not is_brief() else []
     num_evidence = 0 if is_brief() else most(NUM_EVIDENCE)
     lines += [prose(line, style="dim", longest=LONGEST_EVIDENCE) for line in finding.evidence[:num_evidence]]
     if finding.also and not is_brief():
@@ -145,6 +149,8 @@ def _commands(finding: Finding, command: Sequence[str]) -> list[RenderableType]:
     if finding.candidates:
         arguments = [*map(str, one_arm(finding.candidates)), "--", *command]
         lines.append(ShellCommand(["dynotune", "compare", *words.shell(arguments)], indent=2))
+    if finding.option is not None and (given := comparison(finding.option, command)):
+        lines.append(ShellCommand(given, indent=2))
     lines += [Text(f"  {words.plain(line, longest=4000)}", style="cyan", overflow="fold") for line in finding.commands]
     return lines
 

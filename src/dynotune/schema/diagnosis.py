@@ -6,7 +6,7 @@ import msgspec
 
 from dynotune.schema.attribution import Predicted, Shares
 from dynotune.schema.claims import Claim
-from dynotune.schema.delays import DelayTests
+from dynotune.schema.delays import DelayedPart, DelayTests
 from dynotune.schema.facts import NOT_ASKED, Facts, Unknown, Value
 from dynotune.schema.memory import Capacity, RankMemory
 from dynotune.schema.setting import Setting
@@ -18,6 +18,62 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """Severities from the worst to the mildest."""
 Kind = Literal["speed", "start", "jitter", "memory", "correctness", "measurement"]
 Bottleneck = Literal["input", "transfer", "host", "device", "communication", "memory", "none"]
+
+
+class _Tested(msgspec.Struct, frozen=True, kw_only=True, tag_field="how"):
+    pass
+
+
+class Switched(_Tested, frozen=True, kw_only=True, tag="switched"):
+    """The finding's candidate was switched on and off in blocks.
+
+    `arm`: the settings, as text. `speedup`: time without the candidate over time with it. `ci`: its interval at 95%.
+    """
+
+    arm: str
+    speedup: float
+    ci: tuple[float, float] | None
+    num_blocks: int
+
+
+class Delayed(_Tested, frozen=True, kw_only=True, tag="delayed"):
+    """The part or place that the finding blames was delayed.
+
+    Args:
+        part, place, slope, ci: as in `DelayTest`.
+        cost: the slope times the share of a step that the finding claims; None if it claims no share.
+    """
+
+    part: DelayedPart
+    place: str = ""
+    slope: float
+    ci: tuple[float, float]
+    cost: float | None = None
+
+
+class ReadFromTrace(_Tested, frozen=True, kw_only=True, tag="trace"):
+    """No test reached the finding: it is read from the trace, the plain window, and other facts."""
+
+
+Tested = Switched | Delayed | ReadFromTrace
+"""How a finding was tested."""
+
+
+class OwnOption(msgspec.Struct, frozen=True, kw_only=True):
+    """An option of the program itself that does what a finding asks for. dynotune never gives it unasked.
+
+    Args:
+        value: the value to give; None for a larger one, and for a switch to leave out.
+        words: what to add to the command, in place of the same option if the command has it.
+        now: its present value; None if it has none.
+        leave_out: whether the switch has to be left out of the command.
+    """
+
+    name: str
+    value: str | None = None
+    words: list[str] = []
+    now: str | None = None
+    leave_out: bool = False
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +88,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         needs_root: whether a line of `commands` needs the rights of an administrator.
         sysctls: the kernel's settings that `commands` set, by name.
         also: ids of more general findings that this finding explains.
+        option: an option of the program that does what the remedy asks for; the remedy names it, too.
+        tested: how a finding about speed was tested; None for other kinds, and without a run of the command.
     """
 
     id: str
@@ -48,6 +106,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     needs_root: bool = False
     sysctls: dict[str, str] = {}
     also: list[str] = []
+    option: OwnOption | None = None
+    tested: Tested | None = None
 
 
 class NotKnown(msgspec.Struct, frozen=True):
@@ -96,6 +156,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     """Document of `dynotune diagnose --json`.
 
     Args:
+        refuted: findings whose part was delayed without an answer of the step, so that their cure saves nothing now.
         disturbance: what disturbed the window from outside, such as "others used 47% of the cores"; "" if nothing is
             known to have disturbed it. The verdict says so, too.
     """
@@ -106,6 +167,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, tag="diagnosis"):
     bottleneck: Bottleneck
     shares: Shares | Unknown
     findings: list[Finding]
+    refuted: list[Finding] = []
     unknown: list[NotKnown]
     steps: Timing | Unknown
     busy_share: float | None = None

@@ -12,6 +12,7 @@ from dynotune.schema.host import Collections, StackLine, Thread
 from dynotune.schema.loader import Loader
 from dynotune.schema.memory import RankMemory
 from dynotune.schema.model import Model, Optimizer
+from dynotune.schema.program_options import ProgramOption
 from dynotune.schema.run import EnvironmentChange
 from dynotune.schema.timing import PeriodicWork, Timing
 from dynotune.schema.trace_summary import TraceSummary
@@ -19,6 +20,9 @@ from dynotune.schema.trace_summary import TraceSummary
 FRESH_CACHES = "compile.fresh_caches"
 """Name of a fact: the environment variables, separated by spaces, with which the program gave each of its two runs a
 compile cache of its own."""
+
+WHOLE_RUN = "command.whole_s"
+"""Name of a fact: the seconds of a whole run of the command, if the command ended by itself before it was timed."""
 
 
 class InspectedState(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +58,7 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
         step: description of a step; `cycle`: the first parts of the cycle that is a step, [] in older records.
         stack: lines on the stack of the thread of the steps, those with most samples first; [] in older records.
         failed: reason by name of the part that could not be inspected.
+        options: options that the program parses; [] if none of the known parsers did.
     """
 
     pid: int
@@ -68,6 +73,7 @@ class ProcessState(InspectedState, frozen=True, kw_only=True):
     stack: list[StackLine] = []
     environment_changes: list[EnvironmentChange] = []
     failed: dict[str, str] = {}
+    options: list[ProgramOption] = []
 
 
 class GrownType(msgspec.Struct, frozen=True):

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from dynotune.schema.arm import arm_key, canonical, ids_of
 from dynotune.schema.attribution import Predicted
 from dynotune.schema.comparison import Comparison, Unit, ValueUnit
-from dynotune.schema.diagnosis import Diagnosis
+from dynotune.schema.diagnosis import Diagnosis, Finding, Switched
 from dynotune.schema.facts import Facts, Unknown
 from dynotune.schema.knob import Effect
 from dynotune.schema.recipe import Recipe
@@ -394,3 +394,23 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def begun(self) -> str:
         """Describe the baseline, to follow the words "the command"."""
         return "as written" if self.base_recipe is None else "as begun"
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Return the diagnosis's findings; those with a candidate that ran in blocks have that as their test."""
+        if isinstance(self.diagnosis, Unknown):
+            return []
+        proved = [one for one in self.within if one.speedup is not None and not one.only_chooses]
+
+        def tested(finding: Finding) -> Finding:
+            own = {one.id for one in self.candidates if finding.id in one.why}
+            ran = [one for one in proved if own.issuperset(map(str, one.candidate_settings))]
+            best = max(ran, key=lambda one: one.speedup or 0.0, default=None)
+            if finding.kind != "speed" or best is None or best.speedup is None:
+                return finding
+            key = arm_key(best.candidate_settings)
+            return replace(
+                finding, tested=Switched(arm=key, speedup=best.speedup, ci=best.ci, num_blocks=best.num_pairs)
+            )
+
+        return [tested(finding) for finding in self.diagnosis.findings]

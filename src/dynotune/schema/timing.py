@@ -16,7 +16,8 @@ class PeriodicWork(msgspec.Struct, frozen=True, kw_only=True):
         kind: the kind of work, as far as names of functions and files show it.
         function: source line at which the program begins the work, `train.py(70): main`; `text`: the line's text.
         callee: the function in which most of the work happens; "" if the source line itself takes the time.
-        num_steps: number of steps in the window that did the work; `every`: median distance of these steps, in steps.
+        num_steps: number of steps in the window that did the work; `every`: median distance of these steps, in steps;
+            of a single step, its distance from the last step before the window that took half as long or more.
         share: share of the window's time that the work takes.
     """
 

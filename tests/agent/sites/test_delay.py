@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dynotune.agent.core.source_location import short_path
 from dynotune.agent.sites import delay
 from dynotune.agent.sites.registry import by_site
 from dynotune.agent.sites.site import NotSwitched
@@ -112,6 +113,34 @@ def test_function_is_not_proved_when_no_step_calls_it():
     (read,) = found.read()
     assert read["ok"] is False
     assert "not called" in read["detail"]
+
+
+class Nested:
+    def outer(self):
+        def inner():
+            return 1
+
+        return inner
+
+
+def test_function_is_found_when_the_line_is_any_of_its_code():
+    first = Owner.method.__code__.co_firstlineno
+    found = site("function", file=__file__, line=str(first + 1), name="method")
+    assert found.cannot() == ""
+    assert found._function is Owner.method
+    assert "no function" in site("function", file=__file__, line=str(first + 1), name="other").cannot()
+    relative = short_path(__file__)
+    assert site("function", file=relative, line=str(first + 1)).cannot() == ""
+
+
+def test_innermost_function_is_found_when_functions_are_nested():
+    inner = Nested().outer()
+    found = site("function", file=__file__, line=str(inner.__code__.co_firstlineno + 1))
+    assert found.cannot() == ""
+    assert found._function is inner
+    outer = site("function", file=__file__, line=str(Nested.outer.__code__.co_firstlineno))
+    assert outer.cannot() == ""
+    assert outer._function is Nested.outer
 
 
 def test_function_cannot_be_delayed_when_none_begins_there():

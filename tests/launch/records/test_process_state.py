@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynotune.launch.records import process_state
 from dynotune.launch.records.process_state import failed_parts, state_of_process, timing
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Step
 from dynotune.schema.errors import RecordError
 from dynotune.schema.events import Window
 from dynotune.schema.facts import Unknown
 from dynotune.schema.run import TimedWindow
+from dynotune.schema.timing import PeriodicWork
 
 from ...fakes import record, take
 
@@ -168,3 +170,27 @@ def test_the_windows_first_step_begins_with_it():
     timed = state_of_process(made, 0.0).timing
     assert timed.longest_step_s == pytest.approx(0.1)
     assert timed.window_s == pytest.approx(2.0)
+
+
+def seen_once(share):
+    return PeriodicWork(kind="validation", function="train.py(30): main", num_steps=1, share=share)
+
+
+@pytest.mark.parametrize(
+    ("before", "every"),
+    [
+        ([0.1] * 10 + [9.0] + [0.1] * 4, 10),  # as long as the window's one
+        ([0.1] * 10 + [2.0] + [0.1] * 4, None),
+        ([9.0] + [0.1] * 14, None),  # the first step compiles
+        ([], None),
+    ],
+)
+def test_work_of_one_step_has_a_distance_when_an_earlier_step_was_as_long(before, every):
+    times = [*before, *[0.1] * 5, 10.0, *[0.1] * 5]
+    assert process_state._with_earlier(seen_once(0.9), {5}, len(before), times).every == every
+
+
+@pytest.mark.parametrize(("share", "long_s"), [(0.2, 10.0), (0.9, 0.3)])
+def test_work_of_one_step_has_no_distance_when_the_step_may_have_been_disturbed(share, long_s):
+    times = [*[0.1] * 10, long_s, *[0.1] * 4, *[0.1] * 5, long_s, *[0.1] * 5]
+    assert process_state._with_earlier(seen_once(share), {5}, 15, times).every is None

@@ -41,7 +41,7 @@ def answered(responses, noise):
     """The test of one part, which answers `delays[i]` by `responses[i]`, in blocks with the noise."""
     delay = Delay(part="host")
     delays = [0.25 * STEP_S, 0.5 * STEP_S]
-    asked = [(delay, each) for each in delays]
+    asked = [tested.DelayArm(delay, each) for each in delays]
     blocks = {at: [block(at, longer_s + each, delays[at]) for each in noise] for at, longer_s in enumerate(responses)}
     return tested._test(delay, tested._answers([0, 1], blocks, asked))
 
@@ -68,9 +68,40 @@ def test_slack_is_what_the_other_parts_hide_when_the_step_answers(slack_s):
 def test_delays_are_fewer_when_steps_are_slower(step_s):
     parts = [Delay(part="host"), Delay(part="loader")]
     now, slower = (tested.affordable(parts, each, tested.BUDGET_S) for each in (step_s, 2 * step_s))
-    assert 1 <= len(slower) <= len(now) <= len(tested.SHARES) * len(parts)
-    assert all(delay_s >= tested.LEAST_DELAY_S for _, delay_s in now)
+    num_now, num_slower = (len({(arm.delay.part, arm.delay_s) for arm in arms}) for arms in (now, slower))
+    assert 1 <= num_slower <= num_now <= len(tested.SHARES) * len(parts)
+    assert all(arm.delay_s >= tested.LEAST_DELAY_S for arm in now)
     assert tested.affordable([Delay(part="loader")], step_s, tested.BUDGET_S)
+
+
+def test_blocks_of_one_delay_count_together_when_it_is_two_arms():
+    asked = [tested.DelayArm(Delay(part="host"), 0.0025, num) for num in (2, 1)]
+    blocks = {0: [block(0, 0.002, 0.0025), block(0, 0.0024, 0.0025)], 1: [block(1, 0.0022, 0.0025)]}
+    (answer,) = tested._answers([0, 1], blocks, asked)
+    assert answer.num_blocks == 3
+    assert answer.longer_s == pytest.approx(0.0022)
+    assert tested._answers([0, 1], {**blocks, 1: []}, asked) == []
+
+
+def test_slow_loader_gets_one_block_when_the_first_delay_shows_the_noise():
+    parts = [Delay(part="host"), Delay(part="loader"), *(Delay(part="function", place=name) for name in "ab")]
+    found = tested.affordable(parts, 0.1, tested.BUDGET_S)
+    assert [(arm.delay.part, arm.fewest) for arm in found][:3] == [("host", 2), ("host", 1), ("loader", 1)]
+    without = tested.affordable([parts[0], *parts[2:]], 0.1, tested.BUDGET_S)
+    assert [(arm.delay.part, arm.fewest) for arm in without] == [("host", 2), ("function", 2), ("function", 2)]
+
+
+@given(st.floats(1e-4, 0.1), st.integers(0, 2), st.booleans(), st.booleans())
+def test_delays_fit_their_time_when_steps_take_a_tenth_of_a_second_or_less(step_s, num_functions, draws, on_device):
+    parts = [Delay(part="host")]
+    parts += [Delay(part="device")] * on_device + [Delay(part="loader")] * draws
+    parts += [Delay(part="function", place=str(at)) for at in range(num_functions)]
+    arms = tested.affordable(parts, step_s, tested.BUDGET_S)
+    steps = [
+        arm.fewest * (tested.STEPS_OF_THE_LOADERS if arm.delay.part == "loader" else tested.STEPS_OF_A_BLOCK)
+        for arm in arms
+    ]
+    assert sum(num * (step_s + arm.delay_s / 2) for num, arm in zip(steps, arms, strict=True)) <= tested.LONGEST_S + 1
 
 
 @pytest.mark.parametrize(

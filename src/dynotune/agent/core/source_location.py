@@ -30,12 +30,12 @@ def place() -> str:
 def line() -> str:
     """Return the result of `place` as `file:line`."""
     frame = _frame()
-    return "" if frame is None else "%s:%d" % (_short(frame.f_code.co_filename), frame.f_lineno)
+    return "" if frame is None else "%s:%d" % (short_path(frame.f_code.co_filename), frame.f_lineno)
 
 
 def function(code: CodeType, line: int | None = None) -> str:
     """Name a function in the way in which traces of torch's profiler name functions."""
-    return "%s(%d): %s" % (_short(code.co_filename), line or code.co_firstlineno, code.co_name)
+    return "%s(%d): %s" % (short_path(code.co_filename), line or code.co_firstlineno, code.co_name)
 
 
 def whose(code: CodeType, module: dict[str, Any]) -> str:
@@ -89,7 +89,7 @@ def _frame() -> FrameType | None:
     return installed
 
 
-def _short(file: str) -> str:
+def short_path(file: str) -> str:
     """Return a path relative to the working folder if the path is below that folder, else the path itself."""
     try:
         folder = os.getcwd() + os.sep

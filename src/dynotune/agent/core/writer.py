@@ -71,9 +71,9 @@ class Writer:
         """Append a JSON event; `fields` must have the key `event`, the event's name."""
         # File names and values of variables may have bytes that are no valid text; they are written as escapes.
         text = json.dumps(fields, default=str, ensure_ascii=False)
-        self._append(EVENT, self._without_secrets(text).encode("utf-8", "backslashreplace"))
+        self._append(EVENT, self.without_secrets(text).encode("utf-8", "backslashreplace"))
 
-    def _without_secrets(self, text: str) -> str:
+    def without_secrets(self, text: str) -> str:
         """Return the text without secrets of the plan. Most texts have nothing that looks like a secret."""
         lowered = text.lower()
         if any(re.search(hint, lowered) for hint in self._hints):

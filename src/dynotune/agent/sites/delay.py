@@ -17,12 +17,13 @@ from time import perf_counter
 
 from ..core.device import has_cuda
 from ..core.fetch_delay import delay_page
+from ..core.source_location import short_path
 from .site import NotSwitched, Site, answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FunctionType
+    from types import CodeType, FunctionType
     from typing import Any
 
     from ..core.annotations import Answer, Planned
@@ -236,8 +237,9 @@ class LoaderDelay(DelaySite):
 class FunctionDelay(DelaySite):
     """Keep a function of the program busy, at its first call in each step.
 
-    The setting's site names the function's `file` and `line`, the first of its code. From Python 3.12 on the
-    interpreter calls back where this code alone begins. Before, the function's owner gets a cover.
+    The setting's site names the function by its `file`, whole or as `place` shortens it, a `line`, and its `name`
+    if that is known. From Python 3.12 on the interpreter calls back where this code alone begins. Before, the
+    function's owner gets a cover.
     """
 
     def __init__(self, planned: list[Planned], program: Program, at_start: bool) -> None:
@@ -251,7 +253,7 @@ class FunctionDelay(DelaySite):
         if reason := super().cannot():
             return reason
         self._function = self._function or self._found()
-        return "" if self._function is not None else "no function of the program begins at this line"
+        return "" if self._function is not None else "no function of the program has this line"
 
     def on(self) -> None:
         super().on()
@@ -279,13 +281,26 @@ class FunctionDelay(DelaySite):
             self.delayed_s += busy_s(self.value)
 
     def _found(self) -> FunctionType | None:
-        file, line = self.setting["site"].get("file"), self.setting["site"].get("line")
+        """Return the innermost living function with the line."""
+        site = self.setting["site"]
+        line, found = int(site.get("line") or -1), None
         for each in gc.get_objects():
             code = getattr(each, "__code__", None) if type(each).__name__ == "function" else None
-            if code is not None and code.co_filename == file and code.co_firstlineno == int(line or -1):
-                found: FunctionType = each
-                return found
-        return None
+            if code is None or code.co_name != site.get("name", code.co_name):
+                continue
+            if site.get("file") not in (code.co_filename, short_path(code.co_filename)) or line not in lines_of(code):
+                continue
+            if found is None or code.co_firstlineno > found.__code__.co_firstlineno:
+                found = each
+        return found
+
+
+def lines_of(code: CodeType) -> range:
+    """Return the lines from the first of a function's code to its last."""
+    from dis import findlinestarts  # an import that only few processes need
+
+    last = max((line for _, line in findlinestarts(code) if line is not None), default=code.co_firstlineno)
+    return range(code.co_firstlineno, last + 1)
 
 
 def busy_s(least_s: float) -> float:

@@ -4,7 +4,7 @@ from dynotune.doctor import bounds, hot_lines, policy
 from dynotune.doctor.declaration import Judgement, Judgements, cuda_rule, rule
 from dynotune.doctor.machine import cores_in_use
 from dynotune.doctor.observation_view import Missing, ObservationView, evidence_of
-from dynotune.doctor.program_loops import main_loop, told_of
+from dynotune.doctor.program_loops import LONG_LOOP, main_loop, told_of
 from dynotune.schema.facts import Unknown
 from dynotune.schema.loader import Loader
 from dynotune.schema.setting import Setting
@@ -40,14 +40,17 @@ def launch_bound(view: ObservationView) -> Judgements:
     claim = f"Kernels take {took}less than launching them: {share:.0%} of a step is lost to that."
     if others > pauses:
         claim = f"The device waits for {share:.0%} of a step while the host launches its kernels."
-    candidates = [] if any(model.compiled for model in view.models) else [Setting("compile.mode", "reduce-overhead")]
     loop = main_loop(view)
+    is_long = loop is not None and loop.is_long
+    compiled = is_long or any(model.compiled for model in view.models)
+    candidates = [] if compiled else [Setting("compile.mode", "reduce-overhead")]
     yield Judgement(
         claim=claim,
         share=share,
         evidence=[*told_of(loop), *evidence_of([*losses, *view.losses("host-bound")] if counted else losses)],
         where=loop.where if loop is not None else bounds.place_of(losses, bounds.main_model(view)),
         candidates=candidates,
+        remedy=LONG_LOOP if is_long else "",
     )
 
 

@@ -3,8 +3,13 @@
 from dynotune.doctor import policy
 from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.observation_view import ObservationView
-from dynotune.doctor.periodic_work import is_librarys, periodic, seen, when
+from dynotune.doctor.periodic_work import is_librarys, keeps_outputs, periodic, seen, when
 from dynotune.schema.trace_summary import Place
+
+_KEEPS_OUTPUTS = """\
+Do not keep the outputs of all batches: most of the validation joins them to those before. Reduce each batch to what \
+the metric needs (argmax, sums, counts; with Transformers' Trainer, preprocess_logits_for_metrics), or collect batches \
+in a list and join them once."""
 
 
 @rule(family="phases")
@@ -13,8 +18,9 @@ def validation_often(view: ObservationView) -> Judgements:
         yield Judgement(
             claim=f"Validation takes {work.share:.0%} of the time{when(work)}.",
             share=work.share,
-            evidence=seen(view, work),
+            evidence=[*seen(view, work), *([f"most of it at {kept}"] if (kept := keeps_outputs(view, work)) else [])],
             where=Place(function=work.function),
+            remedy=_KEEPS_OUTPUTS if kept else "",
         )
 
 

@@ -11,6 +11,7 @@ from dynotune.doctor.observation_view import Missing, ObservationView, needs
 from dynotune.doctor.rules.compile import compiled
 from dynotune.schema.diagnosis import Severity
 from dynotune.schema.facts import Unknown
+from dynotune.schema.observation import WHOLE_RUN
 from dynotune.schema.setting import Setting
 from dynotune.text import words
 
@@ -51,6 +52,23 @@ def compile_cold_cache(view: ObservationView) -> Judgements:
             f"TORCHINDUCTOR_CACHE_DIR: {folder or 'not set: a folder in /tmp'}",
             view.mentions("host.container"),
         ],
+    )
+
+
+@rule(family="startup")
+def start_dominates(view: ObservationView) -> Judgements:
+    whole_s, timing = view.number_or_none(WHOLE_RUN), view.timing
+    if whole_s is None or timing.time_to_first_step_s is None:
+        return
+    before_s = timing.time_to_first_step_s - timing.step_s
+    if before_s < policy.SHORTEST_START_S or before_s < policy.MOST_OF_A_LOSS * whole_s:
+        return
+    yield Judgement(
+        severity="high" if before_s >= policy.MUCH_OF_START_S else "medium",
+        claim=f"The command takes {words.duration(whole_s)}, of which {words.duration(before_s)} pass before its first "
+        "step.",
+        share=BEFORE_STEPS,
+        evidence=[f"{timing.num_steps} steps of {words.duration(timing.step_s)} were timed"],
     )
 
 

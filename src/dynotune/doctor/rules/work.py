@@ -7,12 +7,15 @@ from dynotune.doctor.declaration import Judgement, Judgements, rule
 from dynotune.doctor.hot_lines import known, of_forward, place, told, updating
 from dynotune.doctor.memory_pressure import has_room
 from dynotune.doctor.observation_view import ObservationView
-from dynotune.doctor.program_loops import line_in, main_loop, told_of
+from dynotune.doctor.program_loops import LONG_LOOP, ProgramLoop, line_in, main_loop, told_of
 from dynotune.schema.model import Model
 from dynotune.schema.setting import Setting
 from dynotune.schema.trace_summary import Operator, Place
 from dynotune.text import words
 
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv")
+"""Operators that multiply by weights, each once in a forward pass and once or twice in its backward pass."""
+_COMPILED = Setting("compile.mode", "default")
 WORDS_ADAM, WORDS_SGD = 9, 5
 """How often a dense gradient's table is read or written in a step: it is filled with zeros, added to and read, and the
 weights and the optimizer's state are read and written."""
@@ -94,17 +97,40 @@ def small_operators(view: ObservationView) -> Judgements:
     small = [row for row in rows if row.self_s < policy.SMALL_OPERATOR_S * row.num]
     all_s = sum(row.self_s for row in rows)
     part = sum(row.self_s for row in small) / all_s if all_s else 0.0
+    loop = main_loop(view)
+    claim = f"A step calls {per_step:,.0f} operators; {part:.0%} of their time is in those of less than 20 µs."
+    if loop is not None and loop.loop.share > part and _repeats_its_weights(view, loop):
+        part = loop.loop.share
+        claim = (
+            f"A step calls {per_step:,.0f} operators; {part:.0%} of their time is in a loop of {loop.loop.turns} turns."
+        )
     share = policy.CALLING_PART * (part * view.attribution.shares.device + bounds.waits_for_host(view))
     if per_step < policy.MANY_SMALL_OPERATORS or part < policy.LARGE_PART or share < policy.LEAST_SHARE:
         return
-    lines, loop = known(of_forward, view), main_loop(view)
+    lines, is_long = known(of_forward, view), loop is not None and loop.is_long
     yield Judgement(
-        claim=f"A step calls {per_step:,.0f} operators; {part:.0%} of their time is in those of less than 20 µs.",
+        claim=claim,
         share=share,
         evidence=[*told_of(loop), *told(lines), _commonest(small, view.trace.num_steps)],
         where=loop.where if loop is not None else place(lines, bounds.place_of([], bounds.main_model(view))),
-        candidates=[] if any(model.compiled for model in view.models) else [Setting("compile.mode", "default")],
+        candidates=[] if is_long or any(model.compiled for model in view.models) else [_COMPILED],
+        remedy=LONG_LOOP if is_long else "",
     )
+
+
+def _repeats_its_weights(view: ObservationView, loop: ProgramLoop) -> bool:
+    """Tell whether the loop calls one small module again and again, as one over time steps does.
+
+    Threads that wait for a core make small operators long, but change neither the number of turns nor how many products
+    there are for each weight.
+    """
+    launches = loop.loop.turns * loop.loop.calls * loop.loop.launches
+    operator_s = loop.loop.share * view.timing.step_s / max(1.0, launches)
+    products = bounds.operators(view, lambda name: name in PRODUCTS)
+    num_products = sum(row.num for row in products) / (view.trace.num_steps or 1)
+    num_weights = sum(model.num_tensors for model in view.models)
+    is_repeated = num_weights > 0 and num_products >= policy.MANY_TURNS * num_weights
+    return loop.is_of_many_turns and is_repeated and operator_s < policy.LOOPED_OPERATOR_S
 
 
 def _commonest(rows: list[Operator], num_steps: int) -> str:

@@ -12,15 +12,23 @@ from dynotune.launch.records.process_summary import summarise
 from dynotune.launch.records.record import ALLOCATED, COMPILED, EPOCH, GARBAGE, Record, Step
 from dynotune.launch.records.stack_lines import stack_lines
 from dynotune.schema.errors import CONTRADICTIONS, RecordError
-from dynotune.schema.events import CycleFound, Moments, StateRead
+from dynotune.schema.events import CycleFound, Moments, OptionsParsed, StateRead
 from dynotune.schema.facts import Unknown
 from dynotune.schema.model import Model
 from dynotune.schema.observation import InspectedState, ProcessState
+from dynotune.schema.program_options import ProgramOption
 from dynotune.schema.run import Process, TimedWindow
 from dynotune.schema.timing import PeriodicWork, SlowStep, Timing, Why
 
 SLOWEST = 0.01
 MOST_SLOW_STEPS = 20
+FIRST_STEPS = 3
+"""Steps that are long for their own reasons: they compile, and fill caches."""
+RARE, MOST_IS_RARE = 5.0, 0.5
+"""Factor over the median of a step that surely does other work than the rest, and the share of the time that it takes.
+A step that was disturbed is less of both."""
+SAME_WORK = 0.5
+"""Part of the time of a long step from which on an earlier step is taken to have done the same work."""
 _WHYS: tuple[tuple[int, Why], ...] = (
     (GARBAGE, "garbage"),
     (ALLOCATED, "allocation"),
@@ -59,8 +67,15 @@ def state_of_process(record: Record, launched_s: float, *, steady: bool = True) 
         environment_changes=process.environment_changes,
         failed=state.failed,
         periodic=periodic,
+        options=_options(record),
         **parts,
     )
+
+
+def _options(record: Record) -> list[ProgramOption]:
+    """Return the options that the program parsed; of one that was parsed several times, as it was parsed last."""
+    rows = [(event.parser, row) for event in record.all(OptionsParsed) for row in event.options]
+    return list({row.name: msgspec.structs.replace(row, parser=parser) for parser, row in rows}.values())
 
 
 def _seen(model: Model, moments: Moments) -> Model:
@@ -110,11 +125,28 @@ def _timed(
     if state.moments is None:
         return timed, []
     periodic, at = periodic_work(state.moments, times, first)
+    periodic = [_with_earlier(work, at, first, record.step_s) for work in periodic]
     slow = [
         msgspec.structs.replace(step, causes=["work", *step.causes]) if step.index - first in at else step
         for step in timed.slow
     ]
     return msgspec.structs.replace(timed, slow=slow), periodic
+
+
+def _with_earlier(work: PeriodicWork, at: set[int], first: int, step_s: Sequence[float]) -> PeriodicWork:
+    """Return the work; if one step of the window did it, with its distance from the last such long step before.
+
+    Args:
+        at: steps of the window, which begins at step `first`, that do such work.
+        step_s: seconds of all steps of the program.
+    """
+    if work.num_steps > 1 or len(at) != 1 or work.share < MOST_IS_RARE:
+        return work
+    now = first + next(iter(at))
+    if step_s[now] < RARE * statistics.median(step_s[first:]):
+        return work
+    alike = [step for step in range(FIRST_STEPS, first) if step_s[step] > SAME_WORK * step_s[now]]
+    return msgspec.structs.replace(work, every=now - alike[-1]) if alike else work
 
 
 def timing(

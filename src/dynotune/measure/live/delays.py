@@ -8,6 +8,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,9 +29,10 @@ STRETCH_S, FEWEST_STEPS = 0.12, 3
 FEWEST_BLOCKS, MOST_BLOCKS = 2, 6
 PRECISE = 0.3
 """Half the width of a slope's interval from which more blocks are not needed."""
-BUDGET_S, LIMIT_S = 10.0, 25.0
-STEPS_OF_A_DELAY, STEPS_OF_THE_LOADERS = 2 * FEWEST_BLOCKS * (2 * FEWEST_STEPS + 2), 56 * FEWEST_BLOCKS
-"""Steps that the fewest blocks of a delay take. The loader's batches that are ready must be used up at each switch."""
+BUDGET_S, LONGEST_S, LIMIT_S = 10.0, 15.0, 25.0
+"""Seconds that tests take at most if steps are fast, if they take up to a tenth of a second, and in any case."""
+STEPS_OF_A_BLOCK, STEPS_OF_THE_LOADERS = 2 * (2 * FEWEST_STEPS + 2), 56
+"""Steps of a block. The loader's batches that are ready must be used up at each switch."""
 TOO_SLOW = "a step takes too long for it"
 
 
@@ -47,6 +49,14 @@ class Delay(msgspec.Struct, frozen=True, kw_only=True):
         return [PlannedSetting(knob=f"delay.{self.part}", value=delay_s, site=site)]
 
 
+class DelayArm(NamedTuple):
+    """A delay by so many seconds a step, which needs at least `fewest` blocks."""
+
+    delay: Delay
+    delay_s: float
+    fewest: int = FEWEST_BLOCKS
+
+
 def delay_tests(
     runner: TaskRunner, delays: Sequence[Delay], *, budget_s: float = BUDGET_S, limit_s: float = LIMIT_S
 ) -> DelayTests | Unknown:
@@ -54,11 +64,12 @@ def delay_tests(
 
     Args:
         runner: runner of a live run whose steps are steady.
-        budget_s: seconds after which the tests end, as soon as each delay has `FEWEST_BLOCKS` blocks.
+        delays: what to delay, the most telling first: the last ones are left out if steps are slow.
+        budget_s: seconds after which the tests end, as soon as each delay has its fewest blocks.
         limit_s: seconds after which they end in any case; a delay with fewer blocks says nothing.
     """
     began_s = time.monotonic()
-    asked: list[tuple[Delay, float]] = []  # the arms of the task, with the seconds of each delay
+    asked: list[DelayArm] = []
     since: dict[type[Event], int] = {}
 
     def soon(records: Sequence[Record]) -> SwitchArms:
@@ -67,7 +78,7 @@ def delay_tests(
         since.update({kind: len(events) for kind, events in records[0].events.items()})
         return SwitchArms(
             at_step=earliest(records),
-            arms=[delay.planned(delay_s) for delay, delay_s in asked],
+            arms=[arm.delay.planned(arm.delay_s) for arm in asked],
             num_blocks=MOST_BLOCKS,
             stretch_steps=max(FEWEST_STEPS, math.ceil(STRETCH_S / step_s)),
             step_s=step_s,
@@ -79,8 +90,8 @@ def delay_tests(
             return False
         blocks = _blocks(records[0], since, len(asked))
         given_up, late = _given_up(records[0], since), time.monotonic() - began_s > budget_s
-        fewest = min((len(blocks[at]) for at in blocks if at not in given_up), default=0)
-        return fewest >= FEWEST_BLOCKS and (late or _is_precise(blocks, asked))
+        have_fewest = all(len(blocks[at]) >= arm.fewest for at, arm in enumerate(asked) if at not in given_up)
+        return bool(asked) and have_fewest and (late or _is_precise(blocks, asked))
 
     order = runner.order(soon, limit_s=limit_s)
     if order is None or runner.live is None:
@@ -93,13 +104,13 @@ def delay_tests(
     blocks, given_up = _blocks(record, since, len(asked)), _given_up(record, since)
     tests, untested = [], {}
     for delay in delays:
-        answers = _answers([at for at, (each, _) in enumerate(asked) if each is delay], blocks, asked)
+        answers = _answers([at for at, arm in enumerate(asked) if arm.delay is delay], blocks, asked)
         if answers:
             tests.append(_test(delay, answers))
         else:
-            said = [given_up[at] for at, (each, _) in enumerate(asked) if each is delay and at in given_up]
+            said = [given_up[at] for at, arm in enumerate(asked) if arm.delay is delay and at in given_up]
             name = " ".join(filter(None, [delay.part, delay.place]))
-            was_asked = any(each is delay for each, _ in asked)
+            was_asked = any(arm.delay is delay for arm in asked)
             untested[name] = next(iter(said), (reason or "no time was left") if was_asked else TOO_SLOW)
     baselines = [unit_s(block.baseline, by_sample=False) for each in blocks.values() for block in each]
     if not baselines:
@@ -109,18 +120,30 @@ def delay_tests(
     )
 
 
-def affordable(delays: Sequence[Delay], step_s: float, budget_s: float) -> list[tuple[Delay, float]]:
-    """Return the delays to make, with their seconds: of both sizes, or of slow steps the small one, and no loader."""
+def affordable(delays: Sequence[Delay], step_s: float, budget_s: float) -> list[DelayArm]:
+    """Return the delays to make: of both sizes, or of slow steps the small one, as many as `LONGEST_S` allows.
 
-    def steps_of(delay: Delay) -> int:
-        return STEPS_OF_THE_LOADERS if delay.part == "loader" else STEPS_OF_A_DELAY
+    A slow step's loader gets one block. The first delay then gets a third, from which the noise is known: it is an arm
+    twice, so that no second block of the loader comes before.
+    """
 
-    cost_s = step_s * sum(map(steps_of, delays))
-    chosen = list(delays)
-    if cost_s > LIMIT_S:
-        chosen = [delay for delay in delays if delay.part != "loader"] or list(delays)
-    shares = SHARES if len(SHARES) * cost_s <= budget_s else SHARES[:1]
-    return [(delay, max(LEAST_DELAY_S, share * step_s)) for share in shares for delay in chosen]
+    def cost_s(delay: Delay, num_blocks: int) -> float:
+        steps = STEPS_OF_THE_LOADERS if delay.part == "loader" else STEPS_OF_A_BLOCK
+        return steps * num_blocks * step_s * (1 + SHARES[0] / 2)
+
+    both_s = len(SHARES) * sum(cost_s(delay, FEWEST_BLOCKS) for delay in delays)
+    if both_s <= budget_s:
+        return [DelayArm(delay, max(LEAST_DELAY_S, share * step_s)) for share in SHARES for delay in delays]
+    is_short = any(delay.part == "loader" for delay in delays[1:]) and both_s > len(SHARES) * BUDGET_S
+    small_s = max(LEAST_DELAY_S, SHARES[0] * step_s)
+    wanted = [DelayArm(delay, small_s, 1 if is_short and delay.part == "loader" else FEWEST_BLOCKS) for delay in delays]
+    chosen, left_s = list[DelayArm](), LONGEST_S
+    for arm in [*wanted[:1], *([DelayArm(delays[0], small_s, 1)] if is_short else []), *wanted[1:]]:
+        needed_s = cost_s(arm.delay, arm.fewest)
+        if not chosen or needed_s <= left_s:
+            chosen.append(arm)
+            left_s -= needed_s
+    return chosen
 
 
 def _blocks(record: Record, since: Mapping[type[Event], int], num_arms: int) -> dict[int, list[Block]]:
@@ -161,23 +184,26 @@ def _half_s(blocks: Mapping[int, Sequence[Block]], num: int) -> float:
     return math.inf if not df else float(stdtrit(df, (1 + CONFIDENCE) / 2)) * noise_s / math.sqrt(num)
 
 
-def _is_precise(blocks: Mapping[int, Sequence[Block]], asked: Sequence[tuple[Delay, float]]) -> bool:
-    smallest = [at for at, (delay, delay_s) in enumerate(asked) if blocks[at] and delay_s == min(s for _, s in asked)]
-    return all(_half_s(blocks, len(blocks[at])) <= PRECISE * asked[at][1] for at in smallest)
+def _is_precise(blocks: Mapping[int, Sequence[Block]], asked: Sequence[DelayArm]) -> bool:
+    least_s = min(arm.delay_s for arm in asked)
+    smallest = [at for at, arm in enumerate(asked) if blocks[at] and arm.delay_s == least_s]
+    return all(_half_s(blocks, len(blocks[at])) <= PRECISE * least_s for at in smallest)
 
 
-def _answers(
-    arms: Sequence[int], blocks: Mapping[int, Sequence[Block]], asked: Sequence[tuple[Delay, float]]
-) -> list[Answered]:
-    found = []
+def _answers(arms: Sequence[int], blocks: Mapping[int, Sequence[Block]], asked: Sequence[DelayArm]) -> list[Answered]:
+    by_delay: dict[float, list[int]] = {}
     for at in arms:
-        if len(blocks[at]) < FEWEST_BLOCKS:
+        by_delay.setdefault(asked[at].delay_s, []).append(at)
+    found = []
+    for delay_s, same in sorted(by_delay.items()):
+        made = [block for at in same for block in blocks[at]]
+        if len(made) < sum(asked[at].fewest for at in same):
             continue
-        longer_s, half_s = statistics.fmean(_longer(blocks[at])), _half_s(blocks, len(blocks[at]))
-        read = [float(one.found) for block in blocks[at] for one in block.readback if isinstance(one.found, str)]
-        delay_s = statistics.fmean(read) if read else asked[at][1]
+        longer_s, half_s = statistics.fmean(_longer(made)), _half_s(blocks, len(made))
+        read = [float(one.found) for block in made for one in block.readback if isinstance(one.found, str)]
+        delayed_s = statistics.fmean(read) if read else delay_s
         ci = (longer_s - half_s, longer_s + half_s)
-        found.append(Answered(delay_s=delay_s, longer_s=longer_s, ci=ci, num_blocks=len(blocks[at])))
+        found.append(Answered(delay_s=delayed_s, longer_s=longer_s, ci=ci, num_blocks=len(made)))
     return sorted(found, key=lambda answer: answer.delay_s)
 
 

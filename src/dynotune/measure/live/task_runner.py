@@ -60,6 +60,8 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
         """Seconds of steps after which a task begins although steps are not steady."""
         self.step_s = 0.0
         """Seconds of a steady step of the present live run, before any task; 0 if unknown."""
+        self.whole_s: float | None = None
+        """Seconds of a run of the command that ended by itself, before any task; None if none did."""
         self._is_known_steady = False
 
     def __exit__(self, *error: object) -> None:
@@ -142,7 +144,7 @@ class TaskRunner(AbstractContextManager["TaskRunner"]):
                 return answer
         if not self.ended_well:
             return live.answer_at_end()
-        records = live.records()
+        records, self.whole_s = live.records(), live.outcome().run.wall_s
         task = within(records[0])
         self._watcher.say(
             f"The command ended after {len(records[0].steps)} steps, before they were {what}. It is run once more, now "

@@ -39,6 +39,8 @@ from dynotune.schema.startup import CACHE_STATES, CacheState, Ratio, Start, Star
 FILE = "startup.json"
 COMPARED: tuple[CacheState, ...] = ("cold", "off")
 MOST_FILLS = 3
+SURELY = 2
+"""Starts of a block that surely take as long as a cold one: the cold one itself, and the one without caches."""
 
 
 class StartWatcher(Watcher, Protocol):
@@ -184,6 +186,8 @@ class _StartBench:
         limit = limit_s(self._request.run, None)
         cautions.say_where(self._request.run, self._folder / "pilot", self._watcher)
         cold, outcome = self._pilot("cold", "pilot-cold", limit, Steadiness(self._request.run))
+        if self._startup.block_s is None:
+            self._refuse_short_budget(SURELY * cold.value_s, pilots_s=cold.value_s)
         for fill in range(1, MOST_FILLS + 1):
             warm, _ = self._pilot("warm", f"pilot-warm-{fill}", limit, Steadiness(self._request.run))
             if not any(growth.num_files for growth in warm.added):
@@ -231,19 +235,28 @@ class _StartBench:
         most, left_s = self._request.max_blocks, self._left_s()
         if left_s is None:
             return most
-        fewest = min(TELLING_PAIRS, most)
+        self._refuse_short_budget(block_s)
         affordable = min(most, int(left_s / block_s))
-        if affordable < fewest:
-            needed_s = fewest * block_s + time.monotonic() - self._began_s
-            raise UsageError(
-                f"An answer needs {fewest} blocks, and they do not fit into the {left_s:.0f} s that are left of "
-                "the budget.",
-                hint=f"A block takes about {block_s:.0f} s here: give at least --budget {math.ceil(needed_s)}s.",
-            )
         if affordable < most:
             affordable -= affordable % 2
             self._watcher.say(f"The budget is enough for {affordable} of {most} blocks.")
         return affordable
+
+    def _refuse_short_budget(self, block_s: float, *, pilots_s: float = 0.0) -> None:
+        """Refuse a budget that is too short for the fewest blocks, after `pilots_s` of further pilots.
+
+        Raises UsageError: the budget is too short.
+        """
+        left_s, fewest = self._left_s(), min(TELLING_PAIRS, self._request.max_blocks)
+        if left_s is None or int((left_s - pilots_s) / block_s) >= fewest:
+            return
+        # Before all pilots have run, the three starts of a block may take as long as the first.
+        likely_s = block_s if not pilots_s else len(CACHE_STATES) * pilots_s
+        needed_s = fewest * likely_s + (likely_s if pilots_s else 0.0) + time.monotonic() - self._began_s
+        raise UsageError(
+            f"An answer needs {fewest} blocks, which do not fit into the {left_s:.0f} s that are left of the budget.",
+            hint=f"A block takes about {block_s:.0f} s here: give at least --budget {math.ceil(needed_s)}s.",
+        )
 
     # Blocks
 

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dynotune.report import own_option, tested
 from dynotune.report.breakdown import Breakdown
 from dynotune.report.diagnosis import NAMES, bound_in_words, cost, jitter_in_words
 from dynotune.report.page import plots
-from dynotune.report.page.table import MOST_UNKNOWN, NOTHING, Table, facts, step, with_rows
+from dynotune.report.page.table import MOST_UNKNOWN, NOTHING, Table, facts, step, tested_findings, with_rows
 from dynotune.report.page.view import Lines, View, drawn, title_of
 from dynotune.report.study.header import Headline, machine
 from dynotune.report.trace_parts import place, prose
@@ -26,6 +27,7 @@ class FindingView:
     Args:
         cost: what the finding costs at most.
         where: the place in the program.
+        tested: the figures of the finding's test.
         also: ids of the findings that this one explains.
         prove, shell: the command that proves the finding's settings, and commands for an administrator.
         predicted: what a replay of the trace predicts for each setting.
@@ -36,6 +38,7 @@ class FindingView:
     cost: str
     claim: str
     where: str
+    tested: str
     remedy: str
     also: str
     prove: Lines
@@ -80,6 +83,7 @@ def view_of(diagnosis: Diagnosis) -> DiagnosisView:
                 "forecasts": _forecasts(diagnosis),
                 "step": step(sides),
                 "bounds": _bounds(bounds),
+                "refuted": tested_findings(tested.REFUTED, diagnosis.refuted),
                 "not_known": _not_known(diagnosis),
                 "facts": facts(diagnosis.facts),
             }
@@ -134,16 +138,18 @@ def _not_known(diagnosis: Diagnosis) -> Table:
 
 def _finding(finding: Finding, command: list[str]) -> FindingView:
     settings = words.shell(map(str, one_arm(finding.candidates)))
-    prove = ["dynotune", "compare", *settings, "--", *words.shell(command)]
+    prove = [("Prove it", ["dynotune", "compare", *settings, "--", *words.shell(command)])] if settings else []
+    own = own_option.comparison(finding.option, command) if finding.option is not None else []
     return FindingView(
         id=finding.id,
         severity=finding.severity,
         cost=cost(finding),
         claim=prose(finding.claim).plain,
         where=place(finding.where).plain,
+        tested=tested.in_words(finding),
         remedy=prose(finding.remedy).plain,
         also=", ".join(finding.also),
-        prove=[("Prove it", prove)] if settings else [],
+        prove=[*prove, *([("Prove the program's own option", own)] if own else [])],
         shell=[("For an administrator", [line]) for line in finding.commands],
         predicted=[f"{setting}: {words.predicted(saves)}" for setting, saves in finding.predicted.items()],
         evidence=[prose(line).plain for line in finding.evidence[:MOST_EVIDENCE]],

@@ -3,7 +3,18 @@
 from datetime import UTC, datetime
 
 from dynotune.report.comparison import unverified
-from dynotune.report.page.table import MOST_UNKNOWN, NOTHING, Cell, Marked, Table, facts, step, value_of, with_rows
+from dynotune.report.page.table import (
+    MOST_UNKNOWN,
+    NOTHING,
+    Cell,
+    Marked,
+    Table,
+    facts,
+    step,
+    tested_findings,
+    value_of,
+    with_rows,
+)
 from dynotune.report.study.header import pays_off
 from dynotune.report.study.rows import PHASES, Tried, ablated, interval_of, joints, long_time, saved, tried
 from dynotune.report.study.sides import breakdowns
@@ -134,6 +145,7 @@ def tables(study: Study) -> dict[str, Table]:
         "guarded": _guarded(study),
         "pays_off": _pays_off(study),
         "not_offered": not_offered(study),
+        "tested": tested_findings("Findings, and how they were tested", study.findings),
         "not_known": not_known(study),
         "readback": readback(study),
         "attempts": attempts(study),

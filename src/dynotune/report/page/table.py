@@ -1,10 +1,12 @@
 """Tables of a page, and those that several kinds of pages have."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from dynotune.report import tested
 from dynotune.report.bars import OF_A_STEP
 from dynotune.report.breakdown import Breakdown
+from dynotune.schema.diagnosis import Finding
 from dynotune.schema.facts import Facts, Unknown, Value
 from dynotune.schema.run import Objective
 from dynotune.text import words
@@ -63,6 +65,12 @@ def value_of(value: float, objective: Objective) -> str:
     if objective == "memory":
         return words.num_bytes(value)
     return f"{value:.4g}" if objective == "energy" else words.duration(value, column=True)
+
+
+def tested_findings(caption: str, findings: Iterable[Finding]) -> Table:
+    """Return findings about speed, what each claims, and what its test said."""
+    rows = [[one.id, tested.claimed(one), tested.in_words(one) or tested.UNTESTED] for one in findings if one.tested]
+    return Table(caption, "Finding:code | Claims:number | Tested:text", rows)
 
 
 def facts(known: Facts) -> Table:

@@ -18,6 +18,7 @@ from dynotune.schema.events.process import (
     EnvironmentChanged,
     MemoryPeaks,
     NotModelled,
+    OptionsParsed,
     OutOfMemory,
     ProcessBegun,
     ProcessExited,
@@ -73,6 +74,7 @@ Event = (
     | EnvironmentChanged
     | MemoryPeaks
     | NotModelled
+    | OptionsParsed
     | OutOfMemory
     | ProcessBegun
     | ProcessCreated
@@ -130,6 +132,7 @@ __all__ = [
     "NotModelled",
     "ObjectsCounted",
     "OnnxExported",
+    "OptionsParsed",
     "OutOfMemory",
     "PageCacheDrop",
     "ProcessBegun",

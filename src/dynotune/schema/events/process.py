@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from dynotune.schema.cycle import CycleEvent, CyclePart
+from dynotune.schema.program_options import OptionParser, ProgramOption
 from dynotune.schema.run import EnvironmentChange, Readback
 
 Int = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
@@ -72,6 +73,13 @@ class CycleFound(_Event, frozen=True, kw_only=True, tag="cycle"):
     stacks_by: Int | None = None
     rank: Int | None = None
     world_size: Int | None = None
+
+
+class OptionsParsed(_Event, frozen=True, kw_only=True, tag="options"):
+    """The program parsed its command line. Each option's own `parser` is left out, since all have this one."""
+
+    parser: OptionParser
+    options: list[ProgramOption] = []
 
 
 class MemoryPeaks(_Event, frozen=True, kw_only=True, tag="memory"):

@@ -72,7 +72,7 @@ def test_an_epoch_that_begins_in_its_sampler_wants_no_persistent_workers():
     assert finding.candidates == [] and "sampler" in finding.remedy
 
 
-def test_it_is_told_when_it_was_seen_once_and_an_earlier_step_was_as_long():
+def test_rare_work_is_told_when_it_was_seen_once_and_an_earlier_step_was_as_long():
     assert (
         "after every 10 steps"
         in found(on_cpu(periodic=[work("validation", 0.9, num_steps=1)]))["validation-often"].claim
